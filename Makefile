@@ -1,0 +1,40 @@
+# Two commands, each doing its own set-up in .venv: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
+
+.PHONY: demo test lint format figures golden clean
+
+demo: $(STAMP)
+	$(BIN)/thinwire demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Tables in README and docs from benchmarks/data; the rows come from `thinwire demo` and `thinwire bench`.
+figures: $(STAMP)
+	$(BIN)/python -m thinwire.lab.figures
+
+# Rewrites the committed wire bytes; only when the format version changes.
+golden: $(STAMP)
+	$(BIN)/python -m pytest tests/test_golden.py --write-golden
+
+$(STAMP): $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,177 @@
+"""The virtual driver in lock step: N coroutines in one process, every request answered when its partners are there.
+
+Collectives complete when all ranks ask for the same one; a send completes when its receive is posted. When nobody
+can go on, `DeadlockError` names every waiting rank. Bytes are counted as a real network would carry them: an
+all-gather sends n-1 copies, an all-reduce 2 (n-1)/n of the tensor (ring), a swap one copy a peer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from thinwire.comm.base import (
+    AllGatherRequest,
+    AllReduceRequest,
+    AllToAllRequest,
+    Comm,
+    RecvRequest,
+    Request,
+    SendRequest,
+    SwapRequest,
+    Traffic,
+)
+from thinwire.core.errors import DeadlockError
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run(Generic[T]):
+    """What N ranks returned, and what each of them sent."""
+
+    results: list[T]
+    traffic: list[Traffic]
+
+
+def run(program: Callable[[Comm], Coroutine[Any, Any, T]], size: int) -> Run[T]:
+    """Run `program(comm)` on `size` ranks, in lock step.
+
+    >>> import torch
+    >>> async def program(comm):
+    ...     return (await comm.all_reduce(torch.tensor([float(comm.rank)]))).item()
+    >>> run(program, 4).results
+    [6.0, 6.0, 6.0, 6.0]
+    """
+    if size < 1:
+        raise ValueError(f"run needs at least one rank; got size={size}")
+    comms = [Comm(rank, size) for rank in range(size)]
+    driver = _LockStep([program(comm) for comm in comms], comms)
+    return Run(driver.finish(), [comm.traffic for comm in comms])
+
+
+@dataclass
+class _LockStep(Generic[T]):
+    coroutines: list[Coroutine[Any, Any, T]]
+    comms: list[Comm]
+    waiting: dict[int, Request[Any]] = field(default_factory=dict)
+    results: dict[int, T] = field(default_factory=dict)
+    mail: dict[tuple[int, int], deque[Tensor]] = field(default_factory=dict)  # swaps on their way, by (from, to)
+
+    def finish(self) -> list[T]:
+        try:
+            for rank in range(len(self.comms)):
+                self._advance(rank, None)
+            while self.waiting:
+                if not (self._collective() or self._point_to_point()):
+                    raise DeadlockError(self._describe())
+        finally:
+            for coroutine in self.coroutines:
+                coroutine.close()
+        return [self.results[rank] for rank in range(len(self.comms))]
+
+    def _advance(self, rank: int, answer: Any) -> None:
+        """Let a rank run until its next request or its end."""
+        self.waiting.pop(rank, None)
+        try:
+            request = self.coroutines[rank].send(answer)
+        except StopIteration as done:
+            self.results[rank] = done.value
+            return
+        except Exception as error:
+            error.add_note(f"raised on virtual rank {rank}")
+            raise
+        if not isinstance(request, Request):
+            raise TypeError(
+                f"rank {rank} awaited {request!r}; under a thinwire driver only requests of its Comm can be awaited "
+                "(there is no asyncio loop here)"
+            )
+        self.waiting[rank] = request
+        if isinstance(request, SwapRequest):
+            for peer in request.peers:
+                self.mail.setdefault((rank, peer), deque()).append(request.x.clone())
+                self.comms[rank].traffic.count(request.x)
+
+    def _collective(self) -> bool:
+        kinds = {type(r) for r in self.waiting.values()}
+        n = len(self.comms)
+        if len(self.waiting) < n or len(kinds) != 1:
+            return False
+        requests = [self.waiting[rank] for rank in range(n)]
+        answers = _answer_collective(requests)
+        if answers is None:
+            return False
+        for rank, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+            _count_collective(self.comms[rank], request)
+            self._advance(rank, answer)
+        return True
+
+    def _point_to_point(self) -> bool:
+        for rank, request in list(self.waiting.items()):
+            if isinstance(request, SwapRequest):
+                boxes = {peer: self.mail.get((peer, rank)) for peer in request.peers}
+                if all(boxes.values()):
+                    self._advance(rank, {peer: box.popleft() for peer, box in boxes.items() if box})
+                    return True
+            elif isinstance(request, SendRequest):
+                receiver = self.waiting.get(request.to)
+                if isinstance(receiver, RecvRequest) and receiver.source in (None, rank):
+                    self.comms[rank].traffic.count(request.x)
+                    message = request.x.clone()
+                    self._advance(request.to, (rank, message))
+                    self._advance(rank, None)
+                    return True
+        return False
+
+    def _describe(self) -> str:
+        lines = [f"rank {rank} waits in {_describe(request)}" for rank, request in sorted(self.waiting.items())]
+        lines += [f"rank {rank} has returned" for rank in sorted(self.results)]
+        return "deadlock: " + "; ".join(lines)
+
+
+def _answer_collective(requests: list[Request[Any]]) -> list[Any] | None:
+    """One answer a rank when all ask for the same collective; None when they do not."""
+    reduces = [r for r in requests if isinstance(r, AllReduceRequest)]
+    gathers = [r for r in requests if isinstance(r, AllGatherRequest)]
+    alls = [r for r in requests if isinstance(r, AllToAllRequest)]
+    n = len(requests)
+    if len(reduces) == n:
+        shapes = {(tuple(r.x.shape), r.x.dtype) for r in reduces}
+        if len(shapes) > 1:
+            raise ValueError(f"all_reduce of tensors that differ between ranks: {sorted(map(str, shapes))}")
+        total = torch.zeros_like(reduces[0].x)
+        for r in reduces:
+            total += r.x
+        return [total.clone() for _ in requests]
+    if len(gathers) == n:
+        return [[r.x.clone() for r in gathers] for _ in requests]
+    if len(alls) == n:
+        return [[r.xs[rank].clone() for r in alls] for rank in range(n)]
+    return None
+
+
+def _count_collective(comm: Comm, request: Request[Any]) -> None:
+    n, traffic = comm.size, comm.traffic
+    if isinstance(request, AllReduceRequest):
+        traffic.messages += 2 * (n - 1)
+        traffic.bytes += 2 * (n - 1) * request.x.numel() * request.x.element_size() // n
+    elif isinstance(request, AllGatherRequest):
+        traffic.count(*[request.x] * (n - 1))
+    elif isinstance(request, AllToAllRequest):
+        traffic.count(*(x for rank, x in enumerate(request.xs) if rank != comm.rank))
+
+
+def _describe(request: Request[Any]) -> str:
+    if isinstance(request, SwapRequest):
+        return f"swap with {list(request.peers)}"
+    if isinstance(request, SendRequest):
+        return f"send to {request.to}"
+    if isinstance(request, RecvRequest):
+        return "recv from any" if request.source is None else f"recv from {request.source}"
+    return {AllReduceRequest: "all_reduce", AllGatherRequest: "all_gather", AllToAllRequest: "all_to_all"}[type(request)]

@@ -1,0 +1,166 @@
+"""BlockQuantiser: what the quantisers with a scale for each block share. The passes themselves are kernels.
+
+The body is one float32 scale a block (two for ranges), then fields of `width` bits.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire import kernels
+from thinwire.core.coded import SymbolCompressor
+from thinwire.core.compressor import FeedbackCompressor
+from thinwire.kernels.spec import Blocks, Kind, Quant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key, Layout
+
+
+class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
+    """Say how an element becomes a field (`quant`) and which elements share a scale (`blocks`); the rest is given."""
+
+    @property
+    @abstractmethod
+    def quant(self) -> Quant:
+        """How an element becomes a field."""
+
+    @abstractmethod
+    def blocks(self, layout: Layout) -> Blocks:
+        """Which elements share a scale."""
+
+    @abstractmethod
+    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
+        """Scales found by other means than `quant.norm`; None: by the kernel."""
+
+    @final
+    @property
+    def width(self) -> int:
+        """Bits of a field."""
+        return self.quant.width
+
+    @final
+    def side_bytes(self, layout: Layout) -> int:
+        """Four bytes a scale."""
+        return 4 * self.quant.scales * self.blocks(layout).count
+
+    @final
+    def nbytes(self, layout: Layout) -> int:
+        """Scales and fields."""
+        return self.side_bytes(layout) + self.quant.code_bytes(layout.numel)
+
+    @final
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """One fused pass: scale, round, pack."""
+        return self.write_scaled(x, self.given_scales(x, layout), layout, key, body)
+
+    @final
+    def write_scaled(self, x: Tensor, scales: Tensor | None, layout: Layout, key: Key, body: Tensor) -> None:
+        """`write` with scales that came from elsewhere, such as a maximum agreed between ranks."""
+        side = self._side(body, layout)
+        if scales is not None:
+            side.copy_(scales)
+        codes = body[self.side_bytes(layout) :]
+        kernels.select(x).encode(x, self.quant, self.blocks(layout), key, side, codes, given=scales is not None)
+
+    @final
+    def write_with_feedback(
+        self, x: Tensor, residual: Tensor, alpha: float, beta: float, layout: Layout, key: Key, body: Tensor
+    ) -> None:
+        """One fused pass: compensate, scale, round, pack, keep the error."""
+        side = self._side(body, layout)
+        scales = self.given_scales(x.float() + residual * alpha, layout)
+        if scales is not None:
+            side.copy_(scales)
+        kernels.select(x).encode(
+            x,
+            self.quant,
+            self.blocks(layout),
+            key,
+            side,
+            body[self.side_bytes(layout) :],
+            given=scales is not None,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+        )
+
+    @final
+    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """One fused pass: unpack, scale, add."""
+        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
+        kernels.select(body).decode_add(side, codes, self.quant, self.blocks(layout), out, weight)
+
+    @final
+    def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
+        """Fields as whole bytes: the 8-bit layout is element order."""
+        bytes_ = replace(self.quant, width=8)
+        body = torch.empty(side.numel() + bytes_.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
+        scales = self.given_scales(x, layout)
+        head, blocks = body[: side.numel()].view(torch.float32), self.blocks(layout)
+        if scales is not None:
+            head.copy_(scales)
+        symbols = body[side.numel() :]
+        kernels.select(x).encode(x, bytes_, blocks, key, head, symbols, given=scales is not None)
+        side.copy_(body[: side.numel()])
+        return symbols[: layout.numel] & ((1 << self.width) - 1)
+
+    @final
+    def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """The inverse of `write_symbols`, added."""
+        if self.quant.kind in (Kind.SIGNED, Kind.DITHER):  # widen two's complement to a byte
+            half = 1 << (self.width - 1)
+            symbols = (symbols ^ half) - half
+        bytes_ = replace(self.quant, width=8)
+        codes = torch.zeros(bytes_.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
+        codes[: layout.numel] = symbols
+        kernels.select(side).decode_add(side.view(torch.float32), codes, bytes_, self.blocks(layout), out, weight)
+
+    def _side(self, body: Tensor, layout: Layout) -> Tensor:
+        return body[: self.side_bytes(layout)].view(torch.float32)
+
+
+def equal_blocks(layout: Layout, size: int | None) -> Blocks:
+    """Blocks of `size` elements across the whole vector; None: one block."""
+    return Blocks(layout.numel, size=size or max(1, layout.numel))
+
+
+def check_block(name: str, block: int | None) -> None:
+    """Refuse a block size that is not a positive number."""
+    if block is not None and block < 1:
+        raise ValueError(f"{name}(block={block}): write a positive block size, or None for one block")
+
+
+def check_choice(name: str, field: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuse a value that is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}({field}={value!r}): write {field}={' or '.join(map(repr, choices))}")
+
+
+def check_bits(name: str, bits: int, lowest: int = 1) -> None:
+    """Refuse a field width that cannot be packed."""
+    if not isinstance(bits, int) or not lowest <= bits <= 8:
+        raise ValueError(f"{name}(bits={bits}): fields have {lowest} to 8 bits")
+
+
+def within(block: int | None, d: int) -> int:
+    """The dimension that a bound sees: a block's, or the whole vector's."""
+    return d if block is None else min(block, d)
+
+
+def omega_max(levels: int, d: int) -> float:
+    """The variance of stochastic rounding to `levels` steps of the largest magnitude, over |x|^2, at its worst.
+
+    Attained by one entry N and d-1 entries a with a = N (sqrt(s^2 + d - 1) - s) / (d - 1); s = 1 is TernGrad's
+    (sqrt(d) - 1) / 2.
+
+    >>> omega_max(1, 1024)
+    15.5
+    """
+    return (math.sqrt(levels**2 + d - 1) - levels) / (2 * levels)

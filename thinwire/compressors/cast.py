@@ -1,0 +1,78 @@
+"""Casts to 16 bits: fp16 and bf16. Finite values beyond the range are saturated and counted, never turned into inf.
+
+Sends 16 bits an element and the number of saturated elements (32 bits), which `Cast.saturated` reads back.
+Rounding is to nearest even: relative error at most u = 2^-11 (fp16) or 2^-9 (bf16), so delta = 1 - u^2 for values in
+the normal range of the format; fp16 flushes magnitudes below 2^-25 to zero.
+
+>>> import torch
+>>> from thinwire.core.types import Layout
+>>> payload = Cast("fp16").encode(torch.tensor([1e6, -0.5]))
+>>> Cast("fp16").decode(payload, Layout.flat(2)), Cast.saturated(payload)
+(tensor([ 6.5504e+04, -5.0000e-01]), 1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+import torch
+
+from thinwire.compressors.block import check_choice
+from thinwire.core.compressor import Compressor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.payload import Payload
+    from thinwire.core.types import Key, Layout
+
+FORMATS = {"fp16": (torch.float16, 2.0**-11), "bf16": (torch.bfloat16, 2.0**-9)}
+
+
+@final
+@dataclass(frozen=True)
+class Cast(Compressor):
+    """Sixteen bits an element."""
+
+    name: ClassVar[str] = "cast"
+    format: Literal["fp16", "bf16"] = "bf16"
+
+    def __post_init__(self) -> None:
+        check_choice("Cast", "format", self.format, tuple(FORMATS))
+
+    @property
+    def unbiased(self) -> bool:
+        """To the nearest."""
+        return False
+
+    def omega(self, d: int) -> float | None:
+        """Biased."""
+        return None
+
+    def delta(self, d: int) -> float | None:
+        """1 - u^2 inside the normal range."""
+        return 1 - FORMATS[self.format][1] ** 2
+
+    def nbytes(self, layout: Layout) -> int:
+        """A count and two bytes an element."""
+        return 4 + 2 * layout.numel
+
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Saturate, count, round."""
+        dtype = FORMATS[self.format][0]
+        top = torch.finfo(dtype).max
+        wide = x.float()
+        beyond = wide.isfinite() & (wide.abs() > top)
+        body[:4].view(torch.int32).copy_(beyond.sum())
+        body[4:].view(dtype).copy_(torch.where(beyond, wide.clamp(-top, top), wide))
+        return None
+
+    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """Widen and add."""
+        out.copy_(out + body[4:].view(FORMATS[self.format][0]).float() * weight)
+
+    @staticmethod
+    def saturated(payload: Payload) -> int:
+        """How many elements of a payload were saturated."""
+        return int(payload.body[:4].view(torch.int32).item())

@@ -1,0 +1,83 @@
+"""Natural compression: each element is rounded at random to one of the two powers of two around it, unbiased.
+
+Sends 9 bits an element, a sign and an exponent, and no scale. With m the fraction of the mantissa,
+
+    C(t) = sgn(t) 2^floor(log2|t|)   with probability 1 - m,   sgn(t) 2^ceil(log2|t|)   with probability m
+
+so 2.5 becomes 2 (3/4) or 4 (1/4); powers of two and 0 are kept. In bits: add noise to the mantissa and let it carry
+into the exponent.
+
+Bound: omega = 1/8, attained at |t| = 4/3 2^k.
+
+>>> Natural().omega(10)
+0.125
+
+Reference: Horvath, Ho, Horvath, Sahu, Canini, Richtarik, "Natural compression for distributed deep learning", 2019,
+arXiv 1905.10988, definition 1. (A survey prints the floor in both branches; the second must be the ceiling.)
+
+Departs from the paper: noise has 16 bits. Denormals round to 0 or 2^-126, unbiased but outside the bound. Values
+above 2^127 stay at 2^127 rather than overflow. NaN and inf decode to NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+from thinwire import kernels
+from thinwire.core.compressor import FeedbackCompressor
+from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key, Layout
+
+EXPONENTS = Quant(Kind.NATURAL, Norm.NONE, levels=1, width=9)
+
+
+@final
+@dataclass(frozen=True)
+class Natural(FeedbackCompressor):
+    """A sign and a power of two."""
+
+    name: ClassVar[str] = "natural"
+
+    @property
+    def unbiased(self) -> bool:
+        """By construction."""
+        return True
+
+    def omega(self, d: int) -> float | None:
+        """1/8, for any d."""
+        return 0.125
+
+    def delta(self, d: int) -> float | None:
+        """E|C(x) - x|^2 <= |x|^2 / 8."""
+        return 0.875
+
+    def nbytes(self, layout: Layout) -> int:
+        """Nine bits an element."""
+        return EXPONENTS.code_bytes(layout.numel)
+
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Round and pack."""
+        kernels.select(x).encode(x, EXPONENTS, _one_block(layout), key, x.new_empty(0).float(), body)
+        return None
+
+    def write_with_feedback(
+        self, x: Tensor, residual: Tensor, alpha: float, beta: float, layout: Layout, key: Key, body: Tensor
+    ) -> None:
+        """Compensate, round, pack, keep the error."""
+        empty = x.new_empty(0).float()
+        kernels.select(x).encode(
+            x, EXPONENTS, _one_block(layout), key, empty, body, residual=residual, alpha=alpha, beta=beta
+        )
+
+    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """Unpack and add."""
+        kernels.select(body).decode_add(out.new_empty(0), body, EXPONENTS, _one_block(layout), out, weight)
+
+
+def _one_block(layout: Layout) -> Blocks:
+    return Blocks(layout.numel, size=max(1, layout.numel))

@@ -1,0 +1,1 @@
+"""The small protocols that everything else implements, and the values that pass between them."""

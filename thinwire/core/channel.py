@@ -1,0 +1,102 @@
+"""Channel: a compressor, the memory around it and the codec behind it; one direction of one exchange."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, cast, final
+
+import torch
+
+from thinwire.codecs.bitpack import BitPack
+from thinwire.core.codec import Codec
+from thinwire.core.coded import Coded, SymbolCompressor
+from thinwire.core.compressor import Compressor, encode_with_feedback
+from thinwire.core.config import Config
+from thinwire.core.memory import Memory, NoMemory
+from thinwire.core.payload import Payload
+from thinwire.core.types import Key, Layout
+from thinwire.memory.error_feedback import ErrorFeedback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Context, State
+
+BUCKET = 1 << 20  # elements for which facts that depend on d are judged
+SAMPLE = 4096
+
+
+@final
+@dataclass(frozen=True)
+class Channel(Config):
+    """`compressor` says what is lost, `memory` what is kept of it, `codec` how the symbols become bytes.
+
+    `crc=False` leaves the body out of the checksum (the header stays covered).
+    """
+
+    name: ClassVar[str] = "channel"
+    compressor: Compressor
+    memory: Memory = field(default_factory=NoMemory)
+    codec: Codec = field(default_factory=BitPack)
+    crc: bool = True
+
+    def __post_init__(self) -> None:
+        for part, kind in (("compressor", Compressor), ("memory", Memory), ("codec", Codec)):
+            value = getattr(self, part)
+            if not isinstance(value, kind):
+                raise TypeError(f"Channel({part}=...) takes a {kind.__name__}; got {value!r}")
+        if isinstance(self.memory, ErrorFeedback):
+            _warn_if_unstable(self.compressor, self.memory)
+        _ = self.encoder  # refuses a codec that the compressor cannot feed
+
+    @property
+    def encoder(self) -> Compressor:
+        """The compressor as it goes on the wire: itself with packed fields, or coded."""
+        if isinstance(self.codec, BitPack):
+            return self.compressor  # its kernels pack in the pass that rounds
+        return Coded(cast(SymbolCompressor, self.compressor), self.codec)
+
+    def init(self, like: Tensor) -> State:
+        """The memory's state for a bucket shaped like `like`."""
+        return self.memory.init(like)
+
+    def send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
+        """The payload for `x`, with the sender's memory updated in place; None when nothing is worth sending."""
+        if isinstance(self.memory, ErrorFeedback):
+            a, b = self.memory.alpha, self.memory.beta
+            residual = state["residual"]
+            return encode_with_feedback(
+                self.encoder, x, residual, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc
+            )
+        p = self.memory.before(x, state, ctx)
+        if p is None:
+            return None
+        payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
+        if not isinstance(self.memory, NoMemory):
+            self.memory.after(x, self.encoder.decode(payload, ctx.layout), state)
+        return payload
+
+
+def _warn_if_unstable(compressor: Compressor, memory: ErrorFeedback) -> None:
+    """Warn when the residual grows by the worst-case bound and on a Gaussian alike."""
+    bound = compressor.omega(BUCKET)
+    if not compressor.unbiased or bound is None or memory.growth(bound) < 1:
+        return
+    omega = _gaussian_omega(compressor)
+    if memory.growth(omega) >= 1:
+        warnings.warn(
+            f"error feedback with alpha={memory.alpha}, beta={memory.beta} around {compressor.id} lets errors grow: "
+            f"alpha^2 omega + (beta - alpha)^2 = {memory.growth(omega):.2f} on Gaussian data (omega = {omega:.2f}); "
+            "write ErrorFeedback(alpha=0.2, beta=0.9), or use more levels",
+            stacklevel=4,
+        )
+
+
+def _gaussian_omega(compressor: Compressor) -> float:
+    x = torch.randn(SAMPLE, generator=torch.Generator().manual_seed(0))
+    payload = compressor.encode(x, key=Key(seed=1))
+    error = compressor.decode(payload, Layout.flat(SAMPLE)) - x
+    return float(error.square().sum() / x.square().sum())
+
+

@@ -1,0 +1,89 @@
+"""Coded: a compressor whose symbols go through a codec instead of fields of equal width.
+
+The body is the compressor's side information (scales), then the codec's bytes; its size depends on the data.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+from thinwire.core.codec import Codec
+from thinwire.core.compressor import Compressor
+from thinwire.core.errors import PayloadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key, Layout
+
+
+class SymbolCompressor(Compressor):
+    """A compressor that can hand out its integer symbols, one byte each, before they are packed."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Symbols lie in 0 .. 2^width - 1."""
+
+    @abstractmethod
+    def side_bytes(self, layout: Layout) -> int:
+        """Bytes of what is sent beside the symbols."""
+
+    @abstractmethod
+    def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
+        """Fill `side` and return the symbols of `x`, uint8, in element order."""
+
+    @abstractmethod
+    def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """`out += weight * decoded`, in place."""
+
+
+@final
+@dataclass(frozen=True)
+class Coded(Compressor):
+    """`compressor` with its symbols coded by `codec`."""
+
+    name: ClassVar[str] = "coded"
+    fixed_size: ClassVar[bool] = False
+    compressor: SymbolCompressor
+    codec: Codec
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.compressor, SymbolCompressor):
+            raise TypeError(
+                f"{self.compressor!r} has no integer symbols for a codec; leave the codec out: Channel({self.compressor!r})"
+            )
+
+    @property
+    def unbiased(self) -> bool:
+        """As the compressor."""
+        return self.compressor.unbiased
+
+    def omega(self, d: int) -> float | None:
+        """As the compressor."""
+        return self.compressor.omega(d)
+
+    def delta(self, d: int) -> float | None:
+        """As the compressor."""
+        return self.compressor.delta(d)
+
+    def nbytes(self, layout: Layout) -> int:
+        """Side information and the codec's bound."""
+        return self.compressor.side_bytes(layout) + self.codec.bound(layout.numel, self.compressor.width)
+
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Side information, then the codec's bytes."""
+        side = self.compressor.side_bytes(layout)
+        data = self.codec.pack(self.compressor.write_symbols(x, layout, key, body[:side]), self.compressor.width)
+        body[side : side + data.numel()].copy_(data)
+        return side + data.numel()
+
+    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """Decode the symbols and add."""
+        side = self.compressor.side_bytes(layout)
+        if body.numel() < side:
+            raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
+        symbols = self.codec.unpack(body[side:], layout.numel, self.compressor.width)
+        self.compressor.add_symbols(body[:side], symbols, layout, out, weight)

@@ -1,0 +1,81 @@
+"""Configs are values: one id string, one JSON form, `eval(repr(c)) == c`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, ClassVar
+
+from thinwire.core.registry import Registry, suggest
+
+TYPES: Registry[Config] = Registry("config", "thinwire.configs")
+"""Every config class by its name: what JSON refers to."""
+
+
+class Config:
+    """Base of every frozen dataclass that describes a method or a part of one."""
+
+    name: ClassVar[str] = ""
+    """The word before the colon in ids, such as 'qsgd'."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            TYPES.add(cls.__name__, cls)
+
+    @property
+    def id(self) -> str:
+        """The name and every field that differs from its default: `qsgd:bits=4,norm=l2`."""
+        parts = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value != field.default and field.compare:
+                parts.append(f"{field.name}={_word(value)}")
+        return self.name + (":" + ",".join(parts) if parts else "")
+
+    def to_config(self) -> dict[str, Any]:
+        """A dict of JSON values, with the class under 'type'."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {"type": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields}}
+
+    def to_json(self) -> str:
+        """`to_config` as text."""
+        return json.dumps(self.to_config())
+
+
+def from_config(config: dict[str, Any]) -> Any:
+    """The object that `to_config` described."""
+    fields = dict(config)
+    if "type" not in fields:
+        raise ValueError(f"a config names its class under 'type'; got {sorted(fields)}")
+    cls = TYPES[fields.pop("type")]
+    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in fields:
+        if key not in known:
+            raise ValueError(f"{cls.__name__} has no field '{key}'{suggest(key, known)}")
+    return cls(**{key: _object(value) for key, value in fields.items()})
+
+
+def from_json(text: str) -> Any:
+    """The object that `to_json` described."""
+    return from_config(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_config()
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, dict):
+        return from_config(value)
+    return tuple(_object(v) for v in value) if isinstance(value, list) else value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Config):
+        return f"({value.id})"
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,99 @@
+"""Payload: one contiguous uint8 tensor, a 32-byte header and a body. docs/wire-format.md has the table."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from thinwire import kernels
+from thinwire.core.errors import PayloadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key
+
+MAGIC = b"thin"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHIIIQI")  # magic version flags zero scheme step bucket body_bytes crc
+CHECKED = 1  # flag: the checksum covers the body, not only the header
+COVERED = HEADER.size - 4  # header bytes under the checksum
+
+
+class Header(NamedTuple):
+    """The fields of a header that decoding looks at."""
+
+    flags: int
+    scheme: int
+    step: int
+    bucket: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Payload:
+    """What crosses the network. `data` is the whole of it; `body` is what the compressor wrote."""
+
+    data: Tensor  # (32 + body bytes,) uint8, contiguous
+
+    @classmethod
+    def new(cls, body_bytes: int, device: torch.device | None = None) -> Payload:
+        """An unsealed payload whose body is still to be written."""
+        return cls(torch.empty(HEADER.size + body_bytes, dtype=torch.uint8, device=device))
+
+    @property
+    def body(self) -> Tensor:
+        """The bytes behind the header: a view."""
+        return self.data[HEADER.size :]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all."""
+        return self.data.numel()
+
+    def seal(self, scheme: int, key: Key, *, crc: bool = True) -> Payload:
+        """Write the header and the checksum, in place."""
+        flags = CHECKED if crc else 0
+        fields = (MAGIC, VERSION, flags, 0, scheme, key.step, key.bucket, self.body.numel())
+        header = HEADER.pack(*fields, 0)[:COVERED]
+        check = _checksum(header, self.body if crc else None)
+        whole = np.frombuffer(header + struct.pack("<I", check), dtype=np.uint8)
+        self.data[: HEADER.size].copy_(torch.from_numpy(whole.copy()))
+        return self
+
+    def open(self, scheme: int, *, key: Key | None = None) -> Header:
+        """Check everything that the header says; `key` also checks that step and bucket are the expected ones."""
+        data = self.data
+        if data.dtype != torch.uint8 or data.dim() != 1 or not data.is_contiguous():
+            raise PayloadError(
+                f"a payload is a contiguous 1-D uint8 tensor; got {data.dtype} of shape {tuple(data.shape)}"
+            )
+        if data.numel() < HEADER.size:
+            raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
+        raw = data[: HEADER.size].cpu().numpy().tobytes()
+        magic, version, flags, zero, made_by, step, bucket, body_bytes, check = HEADER.unpack(raw)
+        if magic != MAGIC:
+            raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
+        if version != VERSION:
+            raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
+        if body_bytes != data.numel() - HEADER.size:
+            raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
+        if flags & ~CHECKED or zero or check != _checksum(raw[:COVERED], self.body if flags & CHECKED else None):
+            raise PayloadError("the checksum does not match: the payload was damaged on its way")
+        if made_by != scheme:
+            raise PayloadError(f"made by another compressor (scheme {made_by:#010x}, expected {scheme:#010x})")
+        if key is not None and (step, bucket) != (key.step, key.bucket):
+            raise PayloadError(
+                f"payload of step {step}, bucket {bucket} arrived in step {key.step}, bucket {key.bucket}"
+            )
+        return Header(flags, made_by, step, bucket, body_bytes)
+
+
+def _checksum(header: bytes, body: Tensor | None) -> int:
+    tier = kernels.get("cpu")
+    check = tier.crc32c(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+    return check if body is None else tier.crc32c(body.cpu(), check)

@@ -1,0 +1,126 @@
+"""Key, Layout, State, Context: what encoders and exchanges are told about the tensor in their hands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from thinwire.comm.base import Comm
+
+State: TypeAlias = dict[str, Tensor]
+"""Tensors that a memory or an exchange keeps between steps: made by `init`, changed in place, owned by the engine."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Where the noise of one encode comes from. The same key gives the same bits on every machine.
+
+    Philox sees `seed` as its key and (offset, bucket, step, rank and hop) as its counter, so that no two encodes
+    of a run share noise as long as they differ in one field.
+
+    >>> Key(seed=1, step=7, rank=3).fold(hop=1).words()
+    [1, 0, 0, 0, 7, 16777219]
+    """
+
+    seed: int = 0
+    step: int = 0
+    rank: int = 0  # below 2^24
+    bucket: int = 0
+    hop: int = 0  # which lossy hop of an exchange, below 256
+    offset: int = 0  # first element, a multiple of 512; for buckets sent in chunks
+
+    def __post_init__(self) -> None:
+        limits = {"seed": 1 << 64, "step": 1 << 32, "rank": 1 << 24, "bucket": 1 << 32, "hop": 1 << 8, "offset": 1 << 35}
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            if not 0 <= value < limit:
+                raise ValueError(f"Key({name}={value}) is out of range; write 0 <= {name} < 2^{limit.bit_length() - 1}")
+        if self.offset % 512:
+            raise ValueError(f"Key(offset={self.offset}) must be a multiple of 512, the size of a tile")
+
+    def fold(self, **changes: int) -> Key:
+        """The same key with other fields."""
+        return replace(self, **changes)
+
+    def words(self) -> list[int]:
+        """Two key words and four counter words of Philox."""
+        seed, step, rank, bucket = int(self.seed), int(self.step), int(self.rank), int(self.bucket)
+        return [seed & 0xFFFFFFFF, seed >> 32, self.offset // 8, bucket, step, rank | self.hop << 24]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the tensors inside one flat vector, in order.
+
+    >>> layout = Layout(("weight", "bias"), ((3, 2), (3,)))
+    >>> layout.numel, layout.offsets
+    (9, (0, 6, 9))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.shapes):
+            raise ValueError(f"Layout needs one shape a name; got {len(self.names)} names, {len(self.shapes)} shapes")
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> Layout:
+        """The layout of named tensors, such as `model.named_parameters()`."""
+        pairs = [(name, tuple(t.shape)) for name, t in tensors]
+        return cls(tuple(n for n, _ in pairs), tuple(s for _, s in pairs))
+
+    @classmethod
+    def flat(cls, n: int) -> Layout:
+        """One vector of `n` elements."""
+        return cls(("",), ((n,),))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each tensor."""
+        return tuple(math.prod(s) for s in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor starts, and the end."""
+        out = [0]
+        for size in self.sizes:
+            out.append(out[-1] + size)
+        return tuple(out)
+
+    @property
+    def numel(self) -> int:
+        """Elements in all."""
+        return self.offsets[-1]
+
+    @cached_property
+    def tensor_starts(self) -> Tensor:
+        """Boundaries of the tensors that hold elements, int64."""
+        return torch.tensor(sorted(set(self.offsets)), dtype=torch.int64)
+
+    @cached_property
+    def column_starts(self) -> Tensor:
+        """Boundaries of the columns: the weights into one output unit; a vector is one column."""
+        edges = {0}
+        for start, size, shape in zip(self.offsets, self.sizes, self.shapes, strict=False):
+            if size:
+                width = size // shape[0] if len(shape) > 1 else size
+                edges.update(range(start, start + size + 1, width))
+        return torch.tensor(sorted(edges), dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an exchange knows about the step it runs in."""
+
+    comm: Comm
+    layout: Layout
+    key: Key
+    lr: float = 1.0

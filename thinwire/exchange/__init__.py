@@ -1,0 +1,7 @@
+"""Who talks to whom, one architecture a file."""
+
+from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_gather import AllGather
+from thinwire.exchange.all_reduce import AllReduce
+
+__all__ = ["AllGather", "AllReduce", "Exchange"]

@@ -1,0 +1,63 @@
+"""The one signature that every tier of kernels implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key
+    from thinwire.kernels.spec import Blocks, Quant
+
+
+class Kernels(ABC):
+    """Fused passes. Outputs are written into tensors that the caller allocated; nothing is returned by copy."""
+
+    name: str
+
+    @abstractmethod
+    def encode(
+        self,
+        x: Tensor,  # (n,) float32, bfloat16 or float16
+        quant: Quant,
+        blocks: Blocks,
+        key: Key,
+        scales: Tensor,  # (blocks * quant.scales,) float32: written, or read when given
+        codes: Tensor,  # (quant.code_bytes(n),) uint8: written
+        *,
+        given: bool = False,
+        residual: Tensor | None = None,  # (n,) float32: changed in place
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        """Scale, round and pack `p = x + alpha e`; with a residual also `e = beta e + (x - decoded)`."""
+
+    @abstractmethod
+    def decode_add(
+        self,
+        scales: Tensor,
+        codes: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,  # (n,) float32: changed in place
+        weight: float = 1.0,
+    ) -> None:
+        """`out += weight * decoded`."""
+
+    @abstractmethod
+    def noise(self, key: Key, n: int) -> Tensor:
+        """The 16-bit noise of `n` elements, as int32 in [0, 65536)."""
+
+    @abstractmethod
+    def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
+        """Pack one-byte `codes` into fields of `width` bits."""
+
+    @abstractmethod
+    def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
+        """The `n` fields of `packed`, one byte each."""
+
+    @abstractmethod
+    def crc32c(self, data: Tensor, crc: int = 0) -> int:
+        """CRC-32C of contiguous bytes, continuing from `crc`."""

@@ -1,0 +1,114 @@
+"""The C++ tier: one set of passes, compiled for AVX-512, AVX2 and any CPU, chosen at run time.
+
+The sources beside this file take plain addresses, hold no Python objects and release the GIL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.kernels.base import Kernels
+from thinwire.kernels.cpu import _cpu
+from thinwire.kernels.spec import packed_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key
+    from thinwire.kernels.spec import Blocks, Quant
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def tiers() -> dict[str, Kernels]:
+    """The instruction sets of this machine, fastest first."""
+    return {f"cpu-{isa}": CpuKernels(isa) for isa in _cpu.available()}
+
+
+def _spec(quant: Quant) -> list[int]:
+    return [quant.kind, quant.norm, quant.levels, quant.width, quant.stochastic]
+
+
+def _blocks(blocks: Blocks) -> tuple[int, int, int, int]:
+    starts = 0 if blocks.starts is None else blocks.starts.data_ptr()
+    return blocks.n, blocks.size, starts, blocks.count
+
+
+def _check(tensor: Tensor, dtype: torch.dtype, numel: int) -> int:
+    assert tensor.dtype == dtype, (tensor.dtype, dtype)
+    assert tensor.is_contiguous()
+    assert tensor.device.type == "cpu"
+    assert tensor.numel() >= numel, (tensor.numel(), numel)
+    return tensor.data_ptr()
+
+
+@final
+class CpuKernels(Kernels):
+    """The passes for one instruction set."""
+
+    def __init__(self, isa: str) -> None:
+        self.isa = isa
+        self.name = f"cpu-{isa}"
+
+    def encode(
+        self,
+        x: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        key: Key,
+        scales: Tensor,
+        codes: Tensor,
+        *,
+        given: bool = False,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        _cpu.encode(
+            self.isa,
+            _spec(quant),
+            *_blocks(blocks),
+            key.words(),
+            _check(x, x.dtype, blocks.n),
+            DTYPES[x.dtype],
+            0 if residual is None else _check(residual, torch.float32, blocks.n),
+            alpha,
+            beta,
+            _check(scales, torch.float32, blocks.count * quant.scales),
+            given,
+            _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
+            torch.get_num_threads(),
+        )
+
+    def decode_add(
+        self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
+    ) -> None:
+        _cpu.decode_add(
+            self.isa,
+            _spec(quant),
+            *_blocks(blocks),
+            _check(scales, torch.float32, blocks.count * quant.scales),
+            _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
+            _check(out, torch.float32, blocks.n),
+            weight,
+            torch.get_num_threads(),
+        )
+
+    def noise(self, key: Key, n: int) -> Tensor:
+        out = torch.empty(n, dtype=torch.uint16)
+        _cpu.noise(self.isa, key.words(), n, out.data_ptr(), torch.get_num_threads())
+        return out.to(torch.int32)
+
+    def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
+        n = codes.numel()
+        _cpu.pack(self.isa, _check(codes, torch.uint8, n), n, width, _check(out, torch.uint8, packed_bytes(n, width)))
+
+    def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
+        out = torch.empty(n, dtype=torch.uint8)
+        _cpu.unpack(self.isa, _check(packed, torch.uint8, packed_bytes(n, width)), n, width, out.data_ptr())
+        return out
+
+    def crc32c(self, data: Tensor, crc: int = 0) -> int:
+        return _cpu.crc32c(_check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())

@@ -1,0 +1,38 @@
+def available() -> list[str]: ...
+def encode(
+    isa: str,
+    spec: list[int],
+    n: int,
+    block: int,
+    starts: int,
+    count: int,
+    words: list[int],
+    x: int,
+    dtype: int,
+    e: int,
+    alpha: float,
+    beta: float,
+    scales: int,
+    given: bool,
+    codes: int,
+    threads: int,
+    /,
+) -> None: ...
+def decode_add(
+    isa: str,
+    spec: list[int],
+    n: int,
+    block: int,
+    starts: int,
+    count: int,
+    scales: int,
+    codes: int,
+    out: int,
+    weight: float,
+    threads: int,
+    /,
+) -> None: ...
+def noise(isa: str, words: list[int], n: int, out: int, threads: int, /) -> None: ...
+def pack(isa: str, codes: int, n: int, width: int, out: int, /) -> None: ...
+def unpack(isa: str, packed: int, n: int, width: int, codes: int, /) -> None: ...
+def crc32c(data: int, n: int, crc: int, threads: int, /) -> int: ...

@@ -1,0 +1,68 @@
+// The plain arguments of every pass: pointers and numbers, no templates, shared by all instruction sets.
+#pragma once
+#include <cstdint>
+
+// How one element becomes a field. Values are those of thinwire.kernels.spec.
+enum Kind { SIGNED = 0, UNSIGNED = 1, SIGN = 2, DITHER = 3, NATURAL = 4 };
+// How a block finds its scale. GIVEN scales are read, not computed (see Job::given).
+enum Norm { MAX = 0, L2 = 1, MEAN = 2, RANGE = 3, UNIT = 4, NONE = 5 };
+enum Dtype { F32 = 0, BF16 = 1, F16 = 2 };
+
+// Blocks share one scale: equal sizes, or the ragged boundaries starts[0..count].
+struct Blocks {
+    int64_t count, size;
+    const int64_t* starts;
+    int64_t n;
+    int64_t begin(int64_t b) const { return starts ? starts[b] : b * size; }
+    int64_t end(int64_t b) const {
+        int64_t e = starts ? starts[b + 1] : (b + 1) * size;
+        return e < n ? e : n;
+    }
+};
+
+struct Noise {
+    uint32_t key[2];      // the 64-bit seed
+    uint32_t counter[4];  // word 0 counts lanes; words 1 to 3 are bucket, step, rank
+};
+
+struct Spec {
+    int kind, norm, levels, width;
+    bool stochastic;
+};
+
+struct Job {
+    Spec spec;
+    Blocks blocks;
+    Noise noise;
+    int64_t n;
+    const void* x;      // encode: input; decode: unused
+    int dtype;
+    float* e;           // residual, updated in place; null without error feedback
+    float alpha, beta;
+    float* scales;      // encode: written (or read when given); decode: read
+    bool given;
+    uint8_t* codes;     // packed fields
+    float* out;         // decode: accumulated into
+    float weight;
+    int threads;
+};
+
+// One row of this table for each instruction set.
+struct Passes {
+    void (*encode)(const Job&);
+    void (*decode_add)(const Job&);
+    void (*noise)(const Noise&, int64_t n, uint16_t* out, int threads);
+    void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
+    void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
+};
+
+extern const Passes passes_portable, passes_avx2, passes_avx512;
+
+constexpr int LANES = 64;            // a row of a tile
+constexpr int ROWS = 8;              // rows of a tile: eight 16-bit halves of one Philox counter
+constexpr int TILE = LANES * ROWS;   // 512 elements
+constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segment by segment
+
+// fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain` items.
+void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx);
+uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads);

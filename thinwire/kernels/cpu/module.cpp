@@ -1,0 +1,126 @@
+// The Python face of the CPU kernels: addresses and numbers in, nothing allocated, the GIL released.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "job.h"
+
+namespace nb = nanobind;
+using Address = uintptr_t;
+
+namespace {
+
+std::vector<std::string> available() {
+    std::vector<std::string> names;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        names.push_back("avx512");
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) names.push_back("avx2");
+#endif
+    names.push_back("portable");
+    return names;
+}
+
+const Passes& passes(const std::string& isa) {
+#if defined(__x86_64__)
+    if (isa == "avx512") return passes_avx512;
+    if (isa == "avx2") return passes_avx2;
+#endif
+    if (isa == "portable") return passes_portable;
+    throw std::invalid_argument("no kernels for instruction set '" + isa + "'");
+}
+
+using Words = std::vector<uint32_t>;  // key0, key1, counter0 .. counter3
+
+Noise noise_of(const Words& w) { return {{w.at(0), w.at(1)}, {w.at(2), w.at(3), w.at(4), w.at(5)}}; }
+
+struct Shape {  // what encode and decode share
+    Spec spec;
+    Blocks blocks;
+};
+
+Shape shape_of(const std::vector<int>& spec, int64_t n, int64_t block, Address starts, int64_t count) {
+    return {{spec.at(0), spec.at(1), spec.at(2), spec.at(3), spec.at(4) != 0},
+            {count, block, reinterpret_cast<const int64_t*>(starts), n}};
+}
+
+void encode(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
+            int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
+            Address scales, bool given, Address codes, int threads) {
+    Shape s = shape_of(spec, n, block, starts, count);
+    Job job{};
+    job.spec = s.spec;
+    job.blocks = s.blocks;
+    job.noise = noise_of(words);
+    job.n = n;
+    job.x = reinterpret_cast<const void*>(x);
+    job.dtype = dtype;
+    job.e = reinterpret_cast<float*>(e);
+    job.alpha = alpha;
+    job.beta = beta;
+    job.scales = reinterpret_cast<float*>(scales);
+    job.given = given;
+    job.codes = reinterpret_cast<uint8_t*>(codes);
+    job.threads = threads;
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    p.encode(job);
+}
+
+void decode_add(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
+                int64_t count, Address scales, Address codes, Address out, float weight, int threads) {
+    Shape s = shape_of(spec, n, block, starts, count);
+    Job job{};
+    job.spec = s.spec;
+    job.blocks = s.blocks;
+    job.n = n;
+    job.scales = reinterpret_cast<float*>(scales);
+    job.codes = reinterpret_cast<uint8_t*>(codes);
+    job.out = reinterpret_cast<float*>(out);
+    job.weight = weight;
+    job.threads = threads;
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    p.decode_add(job);
+}
+
+void noise(const std::string& isa, const Words& words, int64_t n, Address out, int threads) {
+    const Passes& p = passes(isa);
+    Noise key = noise_of(words);
+    nb::gil_scoped_release release;
+    p.noise(key, n, reinterpret_cast<uint16_t*>(out), threads);
+}
+
+void pack(const std::string& isa, Address codes, int64_t n, int width, Address out) {
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    p.pack(reinterpret_cast<const uint8_t*>(codes), n, width, reinterpret_cast<uint8_t*>(out));
+}
+
+void unpack(const std::string& isa, Address packed, int64_t n, int width, Address codes) {
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    p.unpack(reinterpret_cast<const uint8_t*>(packed), n, width, reinterpret_cast<uint8_t*>(codes));
+}
+
+uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
+    nb::gil_scoped_release release;
+    return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads);
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+    m.def("available", &available);
+    m.def("encode", &encode);
+    m.def("decode_add", &decode_add);
+    m.def("noise", &noise);
+    m.def("pack", &pack);
+    m.def("unpack", &unpack);
+    m.def("crc32c", &checksum);
+}

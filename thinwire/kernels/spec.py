@@ -1,0 +1,113 @@
+"""What a quantising pass must know: how a value becomes a field, and which elements share a scale.
+
+Packing is planar. A tile is 512 elements: 8 rows of 64 lanes. Lane `l` holds the eight fields of elements
+`r*64 + l`, row `r` at bit `width*r` of one number of `8*width` bits, and byte `j` of that number lies at
+`j*64 + l`. The last tile may be narrower: `m` elements fill rows of `ceil(m/8)` lanes.
+Noise follows the same lanes: row `r` takes the `r`-th 16-bit half of the four Philox words at counter
+`tile*64 + l`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+LANES = 64
+ROWS = 8
+TILE = LANES * ROWS
+
+
+def packed_bytes(n: int, width: int) -> int:
+    """Bytes of `n` fields of `width` bits.
+
+    >>> packed_bytes(512, 4), packed_bytes(1, 4)
+    (256, 4)
+    """
+    full, rest = divmod(n, TILE)
+    return (full * LANES + -(-rest // ROWS)) * width
+
+
+class Kind(IntEnum):
+    """How an element becomes a field, with block scale N and levels s."""
+
+    SIGNED = 0  # sign * round(s |x| / N), two's complement
+    UNSIGNED = 1  # round((x - lo) / step) on lo, lo + step, ..., lo + s * step
+    SIGN = 2  # 1 where x >= 0; decodes to +N or -N
+    DITHER = 3  # sign * index of a power of two: N 2^(index - s), and 0 for index 0
+    NATURAL = 4  # the exponent of x (8 bits) and, in a plane of its own, its sign; no scale
+
+
+class Norm(IntEnum):
+    """How a block finds its scale."""
+
+    MAX = 0  # largest magnitude
+    L2 = 1  # Euclidean norm
+    MEAN = 2  # mean magnitude
+    RANGE = 3  # two numbers: smallest and largest value
+    UNIT = 4  # 1 (NaN where the block holds NaN or inf)
+    NONE = 5  # no scale is sent
+
+
+SCALES = {Norm.MAX: 1, Norm.L2: 1, Norm.MEAN: 1, Norm.RANGE: 2, Norm.UNIT: 1, Norm.NONE: 0}
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How one element becomes a field of `width` bits."""
+
+    kind: Kind
+    norm: Norm
+    levels: int
+    width: int
+    stochastic: bool = True
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.width <= (9 if self.kind is Kind.NATURAL else 8)
+        assert 1 <= self.levels <= 255
+
+    @property
+    def scales(self) -> int:
+        """Floats sent for each block."""
+        return SCALES[self.norm]
+
+    def code_bytes(self, n: int) -> int:
+        """Bytes of the packed fields of `n` elements."""
+        return packed_bytes(n, self.width)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Which of `n` elements share a scale: blocks of `size`, or the ragged boundaries `starts`."""
+
+    n: int
+    size: int = 0
+    starts: Tensor | None = None  # int64, (count + 1,), from 0 to n
+
+    def __post_init__(self) -> None:
+        assert (self.starts is None) == (self.size > 0)
+        if self.starts is not None:
+            assert self.starts.dtype == torch.int64
+            assert self.starts.is_contiguous()
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return -(-self.n // self.size) if self.starts is None else self.starts.numel() - 1
+
+    @cached_property
+    def index(self) -> Tensor:
+        """The block of every element, for the reference tier."""
+        if self.starts is None:
+            return torch.arange(self.n) // self.size
+        return torch.repeat_interleave(torch.arange(self.count), self.starts.diff())
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """(begin, end) of every block."""
+        if self.starts is None:
+            return [(i, min(i + self.size, self.n)) for i in range(0, self.n, self.size)]
+        edges = self.starts.tolist()
+        return list(zip(edges, edges[1:], strict=False))

@@ -1,0 +1,19 @@
+"""Plain synchronous SGD: the float32 gradient, averaged by all-reduce. The baseline.
+
+Sends every gradient, 32 bits an element, every step.
+"""
+
+from __future__ import annotations
+
+from thinwire.core.method import Method, method
+from thinwire.exchange.all_reduce import AllReduce
+
+
+@method("sgd")
+def sgd() -> Method:
+    """All-reduce of float32.
+
+    >>> sgd().id
+    'sgd'
+    """
+    return Method(AllReduce())

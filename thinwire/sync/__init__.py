@@ -1,0 +1,6 @@
+"""What is exchanged, how often, and how stale it may be."""
+
+from thinwire.sync.schedule import Sync
+from thinwire.sync.signals import Delta, Grad, Momentum, Param, Signal, Update
+
+__all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync", "Update"]
