@@ -23,7 +23,7 @@ import torch
 from thinwire.codecs.bitpack import BitPack
 from thinwire.compressors.block import check_block, check_choice, within
 from thinwire.core.compressor import Compressor
-from thinwire.kernels.spec import packed_bytes
+from thinwire.kernels.spec import TOP, packed_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,10 +90,10 @@ class MiniFloat(Compressor):
         rows[: x.numel()] = x
         rows = rows.view(count, -1)
         top = rows.abs().amax(1)
-        top = torch.where(top.isfinite(), top, torch.nan)
+        top = torch.where(top.isfinite(), top.clamp(max=TOP), torch.nan)
         body[: 4 * count].view(torch.float32).copy_(top)
         divisor = torch.where(top > 0, top, 1.0)[:, None]
-        scaled = ((rows / divisor) * f.top).view(-1)[: x.numel()]
+        scaled = ((rows / divisor).clamp(-1, 1) * f.top).view(-1)[: x.numel()]
         codes = _to_e2m1(scaled) if f.dtype is None else scaled.nan_to_num(0.0).to(f.dtype).view(torch.uint8)
         body[4 * count :].copy_(BitPack().pack(codes, f.bits))
         return None

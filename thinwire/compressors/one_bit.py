@@ -25,7 +25,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.compressor import Compressor
-from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
+from thinwire.kernels.spec import TOP, Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +70,8 @@ class OneBit(Compressor):
                 rows = shape[0] if len(shape) > 1 else 1
                 means[column : column + rows] = _side_means(x[start : start + size].view(rows, -1).float())
                 column += rows
-        kernels.select(x).encode(x, SIGNS, Blocks(layout.numel, size=max(1, layout.numel)), key, x.new_empty(0).float(), body[side:])
+        one = Blocks(layout.numel, size=max(1, layout.numel))
+        kernels.select(x).encode(x, SIGNS, one, key, x.new_empty(0).float(), body[side:])
         return None
 
     def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
@@ -86,5 +87,6 @@ def _side_means(x: Tensor) -> Tensor:
     count = up.sum(1, keepdim=True).double()
     high = torch.where(up, x, 0.0).sum(1, keepdim=True, dtype=torch.float64) / count.clamp(min=1)
     low = torch.where(up, 0.0, x).sum(1, keepdim=True, dtype=torch.float64) / (x.shape[1] - count).clamp(min=1)
-    pair = torch.cat([low, high], 1).float()
-    return torch.where(pair.isfinite().all(1, keepdim=True), pair, torch.nan)
+    pair = torch.cat([low, high], 1).clamp(-TOP, TOP).float()
+    finite = (low + high).isfinite()
+    return torch.where(finite, pair, torch.nan)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.compressors.block import BlockQuantiser, omega_max
-from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
+from thinwire.kernels.spec import TOP, Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,10 @@ class TernGrad(BlockQuantiser):
     def scalers(self, x: Tensor, layout: Layout) -> Tensor:
         """The scaler s of every tensor, float32: what ranks that share scalers take the maximum of."""
         edges = layout.tensor_starts.tolist()
-        return torch.stack([self._scaler(x[a:b]) for a, b in zip(edges, edges[1:], strict=False)] or [x.new_zeros(0)])
+        out = torch.empty(len(edges) - 1, device=x.device)
+        for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+            out[i] = self._scaler(x[a:b])
+        return out
 
     def _scaler(self, g: Tensor) -> Tensor:
         top = g.abs().max().float()
@@ -72,7 +75,7 @@ class TernGrad(BlockQuantiser):
             sigma = g.double().std(correction=0)
             top = torch.where(sigma > 0, torch.minimum(top, (self.clip * sigma).float()), top)
             top = torch.where(sigma.isnan(), torch.nan, top)
-        return torch.where(top.isfinite(), top, torch.nan)
+        return torch.where(top.isfinite(), top.clamp(max=TOP), torch.nan)
 
     @property
     def unbiased(self) -> bool:

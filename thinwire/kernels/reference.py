@@ -12,7 +12,7 @@ import torch
 
 from thinwire.kernels import philox
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.spec import LANES, ROWS, TILE, Kind, Norm
+from thinwire.kernels.spec import LANES, ROWS, TILE, TOP, Kind, Norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,24 +61,24 @@ def _sums(values: Tensor, blocks: Blocks) -> Tensor:
 
 
 def find_scales(p: Tensor, norm: Norm, blocks: Blocks) -> Tensor:
-    """The scales of every block of `p` (float32); NaN where a block is not finite."""
+    """The scales of every block of `p` (float32), at most 2^126; NaN where a block is not finite."""
     if norm in (Norm.L2, Norm.MEAN):
         wide = p.double()
         if norm is Norm.L2:
-            scale = _sums(wide * wide, blocks).sqrt().float()
+            scale = _sums(wide * wide, blocks).sqrt()
         else:
             sizes = torch.tensor([b - a for a, b in blocks.ranges()], dtype=torch.float64, device=p.device)
-            scale = (_sums(wide.abs(), blocks) / sizes).float()
-        return torch.where(scale.isfinite(), scale, torch.nan)
+            scale = _sums(wide.abs(), blocks) / sizes
+        return torch.where(scale.isfinite(), scale.clamp(max=TOP).float(), torch.nan)
     index = blocks.index.to(p.device)
     low = p.new_full((blocks.count,), torch.inf).scatter_reduce(0, index, p, "amin")
     high = p.new_full((blocks.count,), -torch.inf).scatter_reduce(0, index, p, "amax")
     top = torch.maximum(low.abs(), high.abs())
     finite = top.isfinite()
     if norm is Norm.RANGE:
-        pair = torch.stack([low, high], 1) + 0.0  # + 0: one sign of zero
+        pair = torch.stack([low, high], 1).clamp(-TOP, TOP) + 0.0  # + 0: one sign of zero
         return torch.where(finite[:, None], pair, torch.nan).view(-1)
-    return torch.where(finite, torch.ones_like(top) if norm is Norm.UNIT else top, torch.nan)
+    return torch.where(finite, torch.ones_like(top) if norm is Norm.UNIT else top.clamp(max=TOP), torch.nan)
 
 
 def _lift(scale: Tensor) -> Tensor:

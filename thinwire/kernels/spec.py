@@ -19,6 +19,7 @@ from torch import Tensor
 LANES = 64
 ROWS = 8
 TILE = LANES * ROWS
+TOP = 2.0**126  # scales stop here, so that no sum or product of a decoder overflows
 
 
 def packed_bytes(n: int, width: int) -> int:

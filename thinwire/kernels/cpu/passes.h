@@ -77,7 +77,7 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
         if (more) prefetch((const char*)j.x + (i0 + ahead) * item, TILE * item);
         tile_coefs(cur, i0, m, lanes, c);
         if (m < TILE) {
-            memset(tail, 0, sizeof tail);
+            for (float& v : tail) v = KIND == SIGN ? -1.0f : 0.0f;  // padding packs to zero bits
             widen(src, m, lanes, tail);
             src = tail;
         }

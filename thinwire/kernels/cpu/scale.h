@@ -91,21 +91,22 @@ inline void merge(Partial& a, const Partial& b) {
 
 inline int scales_per_block(int norm) { return norm == NONE ? 0 : norm == RANGE ? 2 : 1; }
 
-// A block that holds NaN or inf, or whose norm overflows, gets a NaN scale: it decodes to NaN everywhere.
+// Scales stop at 2^126, so that no sum or product of the decoder overflows.
+inline float capped(double s) { return (float)(s < 0x1p126 ? s : 0x1p126); }
+
+// A block that holds NaN or inf gets a NaN scale: it decodes to NaN everywhere.
 inline void finish(int norm, const Partial& r, int64_t n, float* scale) {
     float top;
     memcpy(&top, &r.top, 4);
-    bool finite = r.top < 0x7F800000;
+    const bool sums = norm == L2 || norm == MEAN;
+    const bool finite = sums ? std::isfinite(r.sum) : r.top < 0x7F800000;
     if (norm == RANGE) {
-        scale[0] = finite ? r.lo + 0.0f : NAN;  // + 0: one sign of zero
-        scale[1] = finite ? r.hi + 0.0f : NAN;
+        scale[0] = finite ? 0.0f - capped(-(double)r.lo) : NAN;  // 0 - : one sign of zero
+        scale[1] = finite ? 0.0f + capped((double)r.hi) : NAN;
         return;
     }
-    float s = norm == L2     ? (float)std::sqrt(r.sum)
-              : norm == MEAN ? (float)(r.sum / (double)n)
-              : norm == UNIT ? (finite ? 1.0f : NAN)
-                             : top;
-    scale[0] = std::isfinite(s) ? s : NAN;
+    double s = norm == L2 ? std::sqrt(r.sum) : norm == MEAN ? r.sum / (double)n : norm == UNIT ? 1.0 : (double)top;
+    scale[0] = finite ? capped(s) : NAN;
 }
 
 }  // namespace

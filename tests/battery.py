@@ -1,0 +1,97 @@
+"""The list of configured instances that every test of the battery runs on. A new compressor joins by one line."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs import BitPack
+from thinwire.compressors import (
+    Cast,
+    Identity,
+    IntBlock,
+    KLevel,
+    LaqGrid,
+    LowPrecision,
+    MiniFloat,
+    Natural,
+    NaturalDithering,
+    OneBit,
+    Qsgd,
+    ScaledSign,
+    Sign,
+    TernGrad,
+)
+from thinwire.core.coded import Coded
+from thinwire.core.compressor import Compressor
+from thinwire.core.types import Key, Layout
+
+INSTANCES: list[Compressor] = [
+    Identity(),
+    Qsgd(bits=1),
+    Qsgd(bits=1, norm="l2", block=64),
+    Qsgd(bits=2),
+    Qsgd(bits=3, block=100),
+    Qsgd(bits=4),
+    Qsgd(bits=5, block=1),
+    Qsgd(bits=6, norm="l2", block=320),
+    Qsgd(bits=7, block=None),
+    Qsgd(bits=8),
+    Qsgd(levels=4, norm="l2"),
+    Qsgd(levels=1, norm="l2", block=128),
+    Qsgd(bits=1, symmetric=False),
+    Qsgd(bits=4, symmetric=False, block=200),
+    Qsgd(bits=8, symmetric=False),
+    TernGrad(),
+    TernGrad(clip=None),
+    OneBit(),
+    Sign(),
+    ScaledSign(),
+    ScaledSign(block=96),
+    Natural(),
+    NaturalDithering(),
+    NaturalDithering(levels=4, norm="max", block=1024),
+    KLevel(),
+    KLevel(k=2),
+    KLevel(k=200, block=256),
+    IntBlock(),
+    IntBlock(bits=4, block=32),
+    IntBlock(bits=3, block=64, rounding="stochastic"),
+    IntBlock(bits=8, block=4096, rounding="stochastic"),
+    LowPrecision(),
+    LowPrecision(bits=4, step=0.25),
+    LaqGrid(),
+    LaqGrid(bits=3, block=128),
+    Cast("fp16"),
+    Cast("bf16"),
+    MiniFloat("e4m3"),
+    MiniFloat("e5m2", block=64),
+    MiniFloat("e2m1", block=32),
+    Coded(Qsgd(levels=4, norm="l2"), BitPack()),
+]
+TIERS = [name for name in kernels.names() if name != "cpu"]
+LAYOUT = Layout(("conv", "bias", "empty", "fc"), ((8, 3, 3, 3), (8,), (0, 4), (10, 77)))  # 994 elements
+
+
+def vector(n: int, kind: str = "gauss", seed: int = 0) -> Tensor:
+    """A test vector of `n` elements."""
+    generator = torch.Generator().manual_seed(seed)
+    gauss = torch.randn(n, generator=generator)
+    if kind == "gauss":
+        return gauss
+    if kind == "heavy":
+        return gauss.sign() * torch.exp(3 * torch.randn(n, generator=generator))
+    if kind == "one-hot":
+        return torch.nn.functional.one_hot(torch.tensor(n // 2), n).float() * -3.0
+    if kind == "constant":
+        return torch.full((n,), 0.7)
+    if kind == "denormal":
+        return gauss * 1e-40
+    assert kind == "zero"
+    return torch.zeros(n)
+
+
+def coded_and_back(c: Compressor, x: Tensor, seed: int = 1, layout: Layout | None = None) -> Tensor:
+    """decode(encode(x))."""
+    return c.decode(c.encode(x, layout, Key(seed=seed)), layout or Layout.flat(x.numel()))

@@ -1,0 +1,218 @@
+"""Every instance on every tier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from battery import INSTANCES, LAYOUT, TIERS, coded_and_back, vector
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import thinwire
+from thinwire import Key, Layout, Payload, compressors, kernels
+from thinwire.compressors import Cast, Identity, Sign
+from thinwire.core.coded import Coded
+from thinwire.core.compressor import Compressor, FeedbackCompressor, encode_with_feedback
+from thinwire.core.config import from_json
+
+each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> Iterator[str]:
+    with kernels.force(request.param):
+        yield request.param
+
+
+@each_instance
+def test_round_trip_through_bytes(c: Compressor, tier: str) -> None:
+    x = vector(LAYOUT.numel)
+    payload = c.encode(x, LAYOUT, Key(seed=5, step=3, bucket=2))
+    wire = payload.data.numpy().tobytes()
+    arrived = Payload(torch.frombuffer(bytearray(wire), dtype=torch.uint8))
+    header = arrived.open(thinwire.core.compressor.scheme(c))
+    assert (header.step, header.bucket) == (3, 2)
+    assert torch.equal(c.decode(arrived, LAYOUT), c.decode(payload, LAYOUT))
+
+
+@each_instance
+def test_sizes(c: Compressor, tier: str) -> None:
+    for n in SIZES:
+        layout = Layout.flat(n)
+        payload = c.encode(vector(n), layout)
+        if c.fixed_size:
+            assert payload.body.numel() == c.nbytes(layout)
+        else:
+            assert payload.body.numel() <= c.nbytes(layout)
+        out = c.decode(payload, layout)
+        assert out.shape == (n,)
+        assert out.dtype == torch.float32
+        assert out.isfinite().all()
+
+
+@each_instance
+def test_zeros_and_signed_zeros_stay_zero(c: Compressor, tier: str) -> None:
+    x = torch.zeros(700)
+    x[::3] = -0.0
+    out = coded_and_back(c, x)
+    expected = torch.ones(700) if isinstance(c, Sign) else torch.zeros(700)
+    assert torch.equal(out, expected)
+
+
+@each_instance
+@pytest.mark.parametrize("kind", ["denormal", "heavy"])
+def test_extreme_values_stay_finite(c: Compressor, tier: str, kind: str) -> None:
+    x = vector(1500, kind)
+    out = coded_and_back(c, x)
+    assert out.isfinite().all()
+    if kind == "denormal" and not isinstance(c, Sign):
+        # No block is flushed or blown up: values stay within the size of the block's own norm,
+        # or of the smallest number that the format has.
+        floor = {"natural": 2.0**-126, "low-precision": 0.25}.get(c.name, 0.0)
+        assert out.abs().max() <= max(1.001 * x.double().norm().item(), floor)
+
+
+@each_instance
+def test_largest_floats_do_not_overflow(c: Compressor, tier: str) -> None:
+    top = torch.finfo(torch.float32).max
+    x = torch.zeros(512)
+    x[0], x[1] = top, -top / 4
+    out = coded_and_back(c, x)
+    assert out.isfinite().all()
+
+
+@each_instance
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_elements_never_become_numbers(c: Compressor, tier: str, bad: float) -> None:
+    x = vector(LAYOUT.numel)
+    x[[5, 900]] = bad
+    out = coded_and_back(c, x, layout=LAYOUT)
+    assert not out[[5, 900]].isfinite().any()
+
+
+@each_instance
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_input_equals_the_same_values_in_float32(c: Compressor, tier: str, dtype: torch.dtype) -> None:
+    x = vector(1100, "heavy").to(dtype)
+    x[:3] = torch.tensor([6e-8, -5e-6, 0.0]).to(dtype)  # denormals of fp16
+    assert torch.equal(c.encode(x).data, c.encode(x.float()).data)
+
+
+@each_instance
+def test_same_key_same_bits_other_key_other_bits(c: Compressor, tier: str) -> None:
+    x = vector(2000)
+    first = c.encode(x, key=Key(seed=1, step=1))
+    assert torch.equal(first.data, c.encode(x, key=Key(seed=1, step=1)).data)
+    alone = getattr(c, "block", None) == 1  # a block of one element is its own maximum: nothing to round
+    if c.unbiased and not isinstance(c, Identity) and not alone:
+        for other in (Key(seed=2, step=1), Key(seed=1, step=1, rank=1), Key(seed=1, step=1, hop=1)):
+            assert not torch.equal(first.body, c.encode(x, key=other).body)
+
+
+@each_instance
+def test_offset_continues_the_noise(c: Compressor, tier: str) -> None:
+    """A bucket in two chunks draws the noise that the whole bucket draws."""
+    x = vector(2048)
+    if c.unbiased and isinstance(c, compressors.Qsgd) and c.block in (64, 128, 512, 1):
+        whole = coded_and_back(c, x)
+        layout = Layout.flat(1024)
+        parts = [c.decode(c.encode(x[o : o + 1024], layout, Key(seed=1, offset=o)), layout) for o in (0, 1024)]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+@each_instance
+def test_decode_add_accumulates_with_a_weight(c: Compressor, tier: str) -> None:
+    x = vector(1300)
+    payload = c.encode(x)
+    layout = Layout.flat(1300)
+    out = vector(1300, seed=9)
+    expected = out + c.decode(payload, layout) * 0.25
+    c.decode_add(payload, layout, out, 0.25)
+    assert torch.equal(out, expected)
+
+
+@each_instance
+def test_fused_feedback_equals_the_formula(c: Compressor, tier: str) -> None:
+    """e = beta e + (x - q), p = x + alpha e: the fused pass gives the bits of the plain one."""
+    x, e = vector(LAYOUT.numel), vector(LAYOUT.numel, seed=3) * 0.1
+    key = Key(seed=8)
+    for alpha, beta in ((1.0, 1.0), (0.2, 0.9), (1.0, 0.0)):
+        fused = e.clone()
+        payload = encode_with_feedback(c, x, fused, LAYOUT, key, alpha=alpha, beta=beta)
+        plain = c.encode(x + e * alpha, LAYOUT, key)
+        assert torch.equal(payload.data, plain.data)
+        assert torch.equal(fused, e * beta + (x - c.decode(plain, LAYOUT)))
+
+
+@pytest.mark.parametrize("tier", [t for t in TIERS if t != "reference"])
+@each_instance
+@given(data=st.data())
+def test_tiers_are_bit_equal(c: Compressor, tier: str, data: st.DataObject) -> None:
+    n = data.draw(st.one_of(st.integers(0, 40), st.sampled_from(SIZES), st.integers(500, 2100)), label="n")
+    x = torch.from_numpy(
+        data.draw(
+            arrays(np.float32, n, elements=st.floats(width=32, allow_nan=False, allow_infinity=False), fill=st.just(0.5))
+        )
+    )
+    key = Key(seed=data.draw(st.integers(0, 2**64 - 1)), step=data.draw(st.integers(0, 2**32 - 1)))
+    layout = Layout.flat(n)
+    with kernels.force("reference"):
+        expected = c.encode(x, layout, key)
+        value = c.decode(expected, layout)
+        residual = torch.full((n,), 0.125)
+        encode_with_feedback(c, x, residual, layout, key, alpha=0.5, beta=0.75)
+    with kernels.force(tier):
+        got = c.encode(x, layout, key)
+        assert torch.equal(got.data, expected.data)
+        assert torch.equal(c.decode(got, layout).nan_to_num(7.0), value.nan_to_num(7.0))
+        if isinstance(c, FeedbackCompressor):
+            other = torch.full((n,), 0.125)
+            encode_with_feedback(c, x, other, layout, key, alpha=0.5, beta=0.75)
+            assert torch.equal(other.nan_to_num(7.0), residual.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("tier", [t for t in TIERS if t != "reference"])
+@each_instance
+def test_tiers_are_bit_equal_on_long_and_ragged_input(c: Compressor, tier: str) -> None:
+    """Long enough for two threads and for blocks of several segments; tensors that end inside tiles."""
+    layout = Layout(("a", "b", "c"), ((300_001,), (7, 13), (64, 33)))
+    x = vector(layout.numel, "heavy")
+    with kernels.force("reference"):
+        expected = c.encode(x, layout, Key(seed=4))
+        value = c.decode(expected, layout)
+    with kernels.force(tier):
+        assert torch.equal(c.encode(x, layout, Key(seed=4)).data, expected.data)
+        assert torch.equal(c.decode(expected, layout), value)
+
+
+@each_instance
+def test_config_round_trips(c: Compressor) -> None:
+    names = {**vars(compressors), **vars(thinwire), "Coded": Coded}
+    assert eval(repr(c), names) == c  # noqa: S307
+    assert from_json(c.to_json()) == c
+    assert json.loads(c.to_json())["type"] == type(c).__name__
+    if not isinstance(c, Coded):
+        assert compressors.get(c.id) == c
+
+
+@each_instance
+def test_noise_is_not_shared_with_torch(c: Compressor) -> None:
+    state = torch.get_rng_state()
+    c.encode(vector(600))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_saturation_is_counted() -> None:
+    x = torch.tensor([1e6, -2e5, 3.0, float("inf"), float("nan")])
+    payload = Cast("fp16").encode(x)
+    out = Cast("fp16").decode(payload, Layout.flat(5))
+    assert Cast.saturated(payload) == 2
+    assert out[:3].tolist() == [65504.0, -65504.0, 3.0]
+    assert out[3].isinf()
+    assert out[4].isnan()
