@@ -17,7 +17,7 @@ import thinwire
 from thinwire import Key, Layout, Payload, compressors, kernels
 from thinwire.compressors import Cast, Identity, Sign
 from thinwire.core.coded import Coded
-from thinwire.core.compressor import Compressor, FeedbackCompressor, encode_with_feedback
+from thinwire.core.compressor import Compressor, FeedbackCompressor, encode_with_feedback, scheme
 from thinwire.core.config import from_json
 
 each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
@@ -36,7 +36,7 @@ def test_round_trip_through_bytes(c: Compressor, tier: str) -> None:
     payload = c.encode(x, LAYOUT, Key(seed=5, step=3, bucket=2))
     wire = payload.data.numpy().tobytes()
     arrived = Payload(torch.frombuffer(bytearray(wire), dtype=torch.uint8))
-    header = arrived.open(thinwire.core.compressor.scheme(c))
+    header = arrived.open(scheme(c))
     assert (header.step, header.bucket) == (3, 2)
     assert torch.equal(c.decode(arrived, LAYOUT), c.decode(payload, LAYOUT))
 
@@ -139,7 +139,7 @@ def test_decode_add_accumulates_with_a_weight(c: Compressor, tier: str) -> None:
 
 @each_instance
 def test_fused_feedback_equals_the_formula(c: Compressor, tier: str) -> None:
-    """e = beta e + (x - q), p = x + alpha e: the fused pass gives the bits of the plain one."""
+    """E = beta e + (x - q), p = x + alpha e: the fused pass gives the bits of the plain one."""
     x, e = vector(LAYOUT.numel), vector(LAYOUT.numel, seed=3) * 0.1
     key = Key(seed=8)
     for alpha, beta in ((1.0, 1.0), (0.2, 0.9), (1.0, 0.0)):
@@ -157,7 +157,12 @@ def test_tiers_are_bit_equal(c: Compressor, tier: str, data: st.DataObject) -> N
     n = data.draw(st.one_of(st.integers(0, 40), st.sampled_from(SIZES), st.integers(500, 2100)), label="n")
     x = torch.from_numpy(
         data.draw(
-            arrays(np.float32, n, elements=st.floats(width=32, allow_nan=False, allow_infinity=False), fill=st.just(0.5))
+            arrays(
+                np.float32,
+                n,
+                elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+                fill=st.just(0.5),
+            )
         )
     )
     key = Key(seed=data.draw(st.integers(0, 2**64 - 1)), step=data.draw(st.integers(0, 2**32 - 1)))
@@ -194,7 +199,7 @@ def test_tiers_are_bit_equal_on_long_and_ragged_input(c: Compressor, tier: str) 
 @each_instance
 def test_config_round_trips(c: Compressor) -> None:
     names = {**vars(compressors), **vars(thinwire), "Coded": Coded}
-    assert eval(repr(c), names) == c  # noqa: S307
+    assert eval(repr(c), names) == c
     assert from_json(c.to_json()) == c
     assert json.loads(c.to_json())["type"] == type(c).__name__
     if not isinstance(c, Coded):

@@ -174,4 +174,6 @@ def _describe(request: Request[Any]) -> str:
         return f"send to {request.to}"
     if isinstance(request, RecvRequest):
         return "recv from any" if request.source is None else f"recv from {request.source}"
-    return {AllReduceRequest: "all_reduce", AllGatherRequest: "all_gather", AllToAllRequest: "all_to_all"}[type(request)]
+    return {AllReduceRequest: "all_reduce", AllGatherRequest: "all_gather", AllToAllRequest: "all_to_all"}[
+        type(request)
+    ]

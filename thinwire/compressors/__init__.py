@@ -68,6 +68,6 @@ def get(text: str) -> Compressor:
     Qsgd(bits=4, levels=None, norm='l2', symmetric=True, block=512)
     >>> get("qsdg:bits=4")
     Traceback (most recent call last):
-    ValueError: unknown compressor 'qsdg'; did you mean 'qsgd'?
+    ValueError: unknown compressor 'qsdg'; did you mean 'qsgd' or 'sign'?
     """
     return COMPRESSORS.parse(text)

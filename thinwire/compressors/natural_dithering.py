@@ -1,4 +1,4 @@
-"""Natural dithering: random rounding to powers of two of a block's norm; s levels reach as far as 2^(s-1) equal steps.
+"""Natural dithering: random rounding to powers of two of a block's norm; s levels reach as deep as 2^(s-1) steps.
 
 Sends, for each block x of d elements, its norm N (32 bits) and for each element a sign and the index of a level:
 

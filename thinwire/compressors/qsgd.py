@@ -19,7 +19,7 @@ Wire: 32/B + b bits an element.
 >>> q.width, q.omega(512)
 (4, 5.65...)
 >>> q.decode(q.encode(torch.tensor([3.0, -4.0]), key=Key(seed=1)), Layout.flat(2))
-tensor([ 2.5..., -3.7...])
+tensor([ 3.7500, -5.0000])
 
 Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, arXiv 1610.02132, section 3.1 and 3.3.
@@ -71,7 +71,9 @@ class Qsgd(BlockQuantiser):
         if self.levels is not None and not 1 <= self.levels <= 127:
             raise ValueError(f"Qsgd(levels={self.levels}): fields of up to 8 bits hold 1 to 127 levels")
         if self.levels is not None and not self.symmetric:
-            raise ValueError("Qsgd(symmetric=False) uses every code of its field: write Qsgd(bits=..., symmetric=False)")
+            raise ValueError(
+                "Qsgd(symmetric=False) uses every code of its field: write Qsgd(bits=..., symmetric=False)"
+            )
         if self.norm != "max" and not self.symmetric:
             raise ValueError("Qsgd(symmetric=False) scales by [min, max]: leave norm out")
         check_choice("Qsgd", "norm", self.norm, ("max", "l2"))

@@ -22,6 +22,7 @@ zero. The authors' code uses s = c sigma whenever it clips; we use the smaller o
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -65,7 +66,7 @@ class TernGrad(BlockQuantiser):
         """The scaler s of every tensor, float32: what ranks that share scalers take the maximum of."""
         edges = layout.tensor_starts.tolist()
         out = torch.empty(len(edges) - 1, device=x.device)
-        for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+        for i, (a, b) in enumerate(itertools.pairwise(edges)):
             out[i] = self._scaler(x[a:b])
         return out
 

@@ -66,9 +66,7 @@ class Channel(Config):
         if isinstance(self.memory, ErrorFeedback):
             a, b = self.memory.alpha, self.memory.beta
             residual = state["residual"]
-            return encode_with_feedback(
-                self.encoder, x, residual, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc
-            )
+            return encode_with_feedback(self.encoder, x, residual, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
         p = self.memory.before(x, state, ctx)
         if p is None:
             return None
@@ -98,5 +96,3 @@ def _gaussian_omega(compressor: Compressor) -> float:
     payload = compressor.encode(x, key=Key(seed=1))
     error = compressor.decode(payload, Layout.flat(SAMPLE)) - x
     return float(error.square().sum() / x.square().sum())
-
-

@@ -53,7 +53,8 @@ class Coded(Compressor):
     def __post_init__(self) -> None:
         if not isinstance(self.compressor, SymbolCompressor):
             raise TypeError(
-                f"{self.compressor!r} has no integer symbols for a codec; leave the codec out: Channel({self.compressor!r})"
+                f"{self.compressor!r} has no integer symbols for a codec; "
+                f"leave the codec out: Channel({self.compressor!r})"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Memory: what the two ends of a channel remember. Half of a predictive code lives at the sender, half at the receiver."""
+"""Memory: what the two ends of a channel remember, one half at the sender and one at the receiver."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Order = Literal["ready", "first-layer"]
 class Overlap(Config):
     """What else happens meanwhile: how parameters are bucketed, in which order, how many exchanges are open.
 
-    `order="ready"` launches buckets as backward fills them; `"first-layer"` launches what the next forward needs first.
+    `order="ready"` launches buckets as backward fills them; `"first-layer"` what the next forward needs first.
     """
 
     name: ClassVar[str] = "overlap"

@@ -1,4 +1,4 @@
-"""Registries: a dict filled where things are defined, and entry points that load when an unknown name is asked for."""
+"""Registries: a dict, and entry points that load when a name is asked for that is not in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Registry(Generic[T]):
         for part in filter(None, arguments.split(",")):
             key, equals, value = part.partition("=")
             if not equals:
-                raise ValueError(f"'{part}' in '{text}' is not key=value; write {name}:{next(iter(known), 'key')}=...")
+                raise ValueError(
+                    f"'{part}' in '{text}' is not key=value; write {name}:{next(iter(known), 'key')}=..."
+                )
             if key.strip() not in known:
                 raise ValueError(f"{self.what} '{name}' has no setting '{key.strip()}'{suggest(key.strip(), known)}")
             kwargs[key.strip()] = _value(value.strip())

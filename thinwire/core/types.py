@@ -37,11 +37,20 @@ class Key:
     offset: int = 0  # first element, a multiple of 512; for buckets sent in chunks
 
     def __post_init__(self) -> None:
-        limits = {"seed": 1 << 64, "step": 1 << 32, "rank": 1 << 24, "bucket": 1 << 32, "hop": 1 << 8, "offset": 1 << 35}
+        limits = {
+            "seed": 1 << 64,
+            "step": 1 << 32,
+            "rank": 1 << 24,
+            "bucket": 1 << 32,
+            "hop": 1 << 8,
+            "offset": 1 << 35,
+        }
         for name, limit in limits.items():
             value = getattr(self, name)
             if not 0 <= value < limit:
-                raise ValueError(f"Key({name}={value}) is out of range; write 0 <= {name} < 2^{limit.bit_length() - 1}")
+                raise ValueError(
+                    f"Key({name}={value}) is out of range; write 0 <= {name} < 2^{limit.bit_length() - 1}"
+                )
         if self.offset % 512:
             raise ValueError(f"Key(offset={self.offset}) must be a multiple of 512, the size of a tile")
 

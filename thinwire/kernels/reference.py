@@ -27,7 +27,8 @@ FIXED = 65536.0  # 16 fraction bits, matching the noise
 def _sum_of(values: Tensor) -> Tensor:
     """Sum of a float64 vector in the order of the kernels."""
     total = values.new_zeros(())
-    for segment in values.split(SEGMENT):
+    for start in range(0, values.numel(), SEGMENT):
+        segment = values[start : start + SEGMENT]
         rows = -(-segment.numel() // LANES)
         padded = values.new_zeros(rows * LANES)
         padded[: segment.numel()] = segment

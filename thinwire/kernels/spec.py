@@ -9,6 +9,7 @@ Noise follows the same lanes: row `r` takes the `r`-th 16-bit half of the four P
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -111,4 +112,4 @@ class Blocks:
         if self.starts is None:
             return [(i, min(i + self.size, self.n)) for i in range(0, self.n, self.size)]
         edges = self.starts.tolist()
-        return list(zip(edges, edges[1:], strict=False))
+        return list(itertools.pairwise(edges))

@@ -1,0 +1,1 @@
+"""Tasks, benchmarks and reports: what the commands run."""

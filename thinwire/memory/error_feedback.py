@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class ErrorFeedback(Memory):
     """Residual with compensation `alpha` and decay `beta`.
 
-    >>> ErrorFeedback(alpha=0.2, beta=0.9).growth(omega=4.0)
-    0.65...
+    >>> round(ErrorFeedback(alpha=0.2, beta=0.9).growth(omega=4.0), 2)
+    0.65
     """
 
     name: ClassVar[str] = "ef"

@@ -21,7 +21,10 @@ from thinwire.exchange.all_gather import AllGather
 
 @method("qsgd")
 def qsgd(
-    bits: int | None = 4, levels: int | None = None, norm: Literal["max", "l2"] = "max", block: int | None = 512
+    bits: int | None = 4,
+    levels: int | None = None,
+    norm: Literal["max", "l2"] = "max",
+    block: int | None = 512,
 ) -> Method:
     """QSGD with fields of `bits`, or with `levels` non-zero magnitudes (`bits` is then ignored).
 

@@ -103,7 +103,13 @@ class CpuKernels(Kernels):
 
     def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
         n = codes.numel()
-        _cpu.pack(self.isa, _check(codes, torch.uint8, n), n, width, _check(out, torch.uint8, packed_bytes(n, width)))
+        _cpu.pack(
+            self.isa,
+            _check(codes, torch.uint8, n),
+            n,
+            width,
+            _check(out, torch.uint8, packed_bytes(n, width)),
+        )
 
     def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
         out = torch.empty(n, dtype=torch.uint8)

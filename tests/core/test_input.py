@@ -1,0 +1,114 @@
+"""Bad input at the boundary: one clear sentence, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from thinwire import ErrorFeedback, Key, Layout, Overlap, Sync, compressor
+from thinwire.compressors import (
+    Cast,
+    IntBlock,
+    KLevel,
+    LaqGrid,
+    LowPrecision,
+    MiniFloat,
+    NaturalDithering,
+    Qsgd,
+    ScaledSign,
+    TernGrad,
+)
+from thinwire.sync import Delta
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.complex64, torch.bool])
+def test_wrong_dtype(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=r"gradients are float32, bfloat16 or float16; got .*: write x.float\(\)"):
+        Qsgd(bits=4).encode(torch.ones(8).to(dtype))
+
+
+def test_non_contiguous() -> None:
+    with pytest.raises(ValueError, match=r"contiguous tensors; got strides \(1, 4\): write x.contiguous\(\)"):
+        Qsgd(bits=4).encode(torch.ones(8, 4).T)
+
+
+def test_zero_elements_travel() -> None:
+    c, layout = Qsgd(bits=4), Layout.flat(0)
+    payload = c.encode(torch.empty(0))
+    assert payload.nbytes == 32
+    assert c.decode(payload, layout).numel() == 0
+
+
+def test_layout_and_tensor_disagree() -> None:
+    with pytest.raises(ValueError, match="the layout has 5 elements but the tensor has 4"):
+        Qsgd(bits=4).encode(torch.ones(4), Layout.flat(5))
+    with pytest.raises(ValueError, match="one shape a name"):
+        Layout(("a",), ())
+
+
+def test_decode_add_into_the_wrong_tensor() -> None:
+    c = Qsgd(bits=4)
+    payload = c.encode(torch.ones(8))
+    for out in (torch.zeros(8, dtype=torch.float16), torch.zeros(9), torch.zeros(16)[::2]):
+        with pytest.raises(ValueError, match="decode_add adds into a contiguous float32 tensor of 8 elements"):
+            c.decode_add(payload, Layout.flat(8), out)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Qsgd(bits=0), "fields have 1 to 8 bits"),
+        (lambda: Qsgd(bits=9), "fields have 1 to 8 bits"),
+        (lambda: Qsgd(bits=2.5), "fields have 1 to 8 bits"),  # type: ignore[arg-type]
+        (lambda: Qsgd(), r"write Qsgd\(bits=4\) or Qsgd\(levels=4\)"),
+        (lambda: Qsgd(bits=4, levels=4), "one of bits and levels"),
+        (lambda: Qsgd(levels=128), "1 to 127 levels"),
+        (lambda: Qsgd(bits=4, norm="l3"), "write norm='max' or 'l2'"),  # type: ignore[arg-type]
+        (lambda: Qsgd(levels=4, symmetric=False), r"write Qsgd\(bits=..., symmetric=False\)"),
+        (lambda: Qsgd(bits=4, norm="l2", symmetric=False), "leave norm out"),
+        (lambda: Qsgd(bits=4, block=0), "positive block size"),
+        (lambda: IntBlock(bits=1), "fields have 2 to 8 bits"),
+        (lambda: IntBlock(rounding="up"), "write rounding='nearest' or 'stochastic'"),  # type: ignore[arg-type]
+        (lambda: KLevel(k=1), "write 2 to 256 levels"),
+        (lambda: LaqGrid(bits=9), "fields have 1 to 8 bits"),
+        (lambda: LowPrecision(bits=1), "fields have 2 to 8 bits"),
+        (lambda: LowPrecision(step=0.0), "positive step"),
+        (lambda: NaturalDithering(levels=25), "write 1 to 24 levels"),
+        (lambda: ScaledSign(block=-1), "positive block size"),
+        (lambda: TernGrad(clip=0.0), "positive number of standard deviations"),
+        (lambda: Cast("fp32"), "write format='fp16' or 'bf16'"),  # type: ignore[arg-type]
+        (lambda: MiniFloat("e3m4"), "write format='e4m3' or 'e5m2' or 'e2m1'"),  # type: ignore[arg-type]
+        (lambda: ErrorFeedback(alpha=0.0), r"write ErrorFeedback\(\) for the classical form"),
+        (lambda: ErrorFeedback(beta=1.5), "0 <= beta <= 1"),
+        (lambda: Sync(every=0), r"write Sync\(every=1\)"),
+        (lambda: Sync(every=4), r"write Sync\(of=Param\(\), every=4\)"),
+        (lambda: Sync(staleness=-1), "None for asynchronous"),
+        (lambda: Sync(warmup=-1), "0 or more"),
+        (lambda: Delta(outer_lr=0.0), "write outer_lr > 0"),
+        (lambda: Overlap(in_flight=0), "in_flight >= 1"),
+        (lambda: Overlap(order="last"), "write one of 'ready', 'first-layer'"),  # type: ignore[arg-type]
+        (lambda: Key(rank=1 << 24), r"write 0 <= rank < 2\^24"),
+        (lambda: Key(seed=-1), r"write 0 <= seed < 2\^64"),
+        (lambda: Key(offset=100), "multiple of 512"),
+    ],
+)
+def test_settings_out_of_range(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("qsdg:bits=4", "unknown compressor 'qsdg'; did you mean 'qsgd'"),
+        ("zzz", "unknown compressor 'zzz'; there are cast, "),
+        ("qsgd:bit=4", "compressor 'qsgd' has no setting 'bit'; did you mean 'bits'"),
+        ("qsgd:4", r"'4' in 'qsgd:4' is not key=value; write qsgd:bits=\.\.\."),
+        ("qsgd:bits=99", "fields have 1 to 8 bits"),
+    ],
+)
+def test_unknown_ids(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compressor(text)

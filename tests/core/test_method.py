@@ -1,0 +1,151 @@
+"""Configs, ids, the registry, and which compositions are refused."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import ClassVar, final
+
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire
+from thinwire import (
+    AllGather,
+    AllReduce,
+    BitPack,
+    Channel,
+    Codec,
+    ErrorFeedback,
+    Method,
+    Overlap,
+    Sync,
+    methods,
+)
+from thinwire import compressors as axis
+from thinwire.comm import Comm, run
+from thinwire.compressors import Cast, Identity, Natural, OneBit, Qsgd, ScaledSign
+from thinwire.core import registry
+from thinwire.core.config import from_config, from_json
+from thinwire.core.method import METHODS
+from thinwire.core.types import Context, Key, Layout
+from thinwire.sync import Delta, Grad, Momentum, Param, Update
+
+EVERY = [
+    methods.sgd(),
+    methods.qsgd(),
+    methods.qsgd(levels=4, norm="l2", block=None),
+    methods.ecq_sgd(levels=4, alpha=0.2),
+    methods.ecq_sgd(alpha=0.123456789012345),
+    Method(
+        AllGather(Channel(OneBit(), ErrorFeedback())),
+        Sync(warmup=10),
+        Overlap(bucket_mb=4, order="first-layer"),
+    ),
+    *(Method(AllReduce(), Sync(of=s, every=8)) for s in (Update(), Param(), Momentum(), Delta(outer_lr=0.5))),
+]
+
+
+@pytest.mark.parametrize("m", EVERY, ids=lambda m: m.id)
+def test_methods_are_values(m: Method) -> None:
+    signals = {"Delta": Delta, "Grad": Grad, "Momentum": Momentum, "Param": Param, "Update": Update}
+    names = {**vars(axis), **vars(thinwire), **signals}
+    assert eval(repr(m), names) == m
+    assert from_json(m.to_json()) == m
+    assert hash(m) == hash(from_json(m.to_json()))
+    if not m.id.startswith("custom-"):
+        assert METHODS.parse(m.id) == m
+        assert METHODS.parse(m.id).id == m.id
+
+
+def test_ids() -> None:
+    assert methods.ecq_sgd(levels=4, alpha=0.3).id == "ecq-sgd:alpha=0.3"
+    assert methods.qsgd(4).id == "qsgd"
+    assert methods.qsgd(bits=2, norm="l2").id == "qsgd:bits=2,norm=l2"
+    assert METHODS.parse("ecq-sgd:levels=4,alpha=0.2") == methods.ecq_sgd()
+    assert Qsgd(bits=4, norm="max").id == "qsgd:bits=4"
+    assert axis.get("qsgd:bits=4,norm=max") == Qsgd(bits=4)
+    assert Method(AllReduce(), Sync(warmup=3)).id.startswith("custom-")
+
+
+def test_all_reduce_refuses_what_is_not_linear() -> None:
+    with pytest.raises(ValueError, match=r"qsgd:bits=4 is not linear; write AllGather\(Channel\(compressor=Qsgd"):
+        AllReduce(Channel(Qsgd(bits=4)))
+
+
+def test_wrong_parts_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Channel\(compressor=...\) takes a Compressor; got 'qsgd'"):
+        Channel("qsgd")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Method\(exchange=...\) takes an Exchange"):
+        Method(Channel(Identity()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Qsgd has no field 'bitz'; did you mean 'bits'"):
+        from_config({"type": "Qsgd", "bitz": 4})
+    with pytest.raises(ValueError, match="names its class under 'type'"):
+        from_config({"bits": 4})
+    with pytest.raises(ValueError, match="unknown config 'Qsgdd'; did you mean 'Qsgd'"):
+        from_config({"type": "Qsgdd"})
+
+
+def test_feedback_that_grows_warns() -> None:
+    """Alpha = beta = 1 around L2 scaling with 4 levels diverges; ECQ-SGD's setting does not."""
+    with pytest.warns(UserWarning, match=r"lets errors grow: .* write ErrorFeedback\(alpha=0.2, beta=0.9\)"):
+        Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback(alpha=0.2, beta=0.9))
+        Channel(Qsgd(bits=4), ErrorFeedback())
+        for biased in (OneBit(), ScaledSign(), Cast("bf16"), Natural()):
+            Channel(biased, ErrorFeedback())
+
+
+@final
+@dataclass(frozen=True)
+class Raw(Codec):
+    """One byte a symbol: a codec that a user might write."""
+
+    name: ClassVar[str] = "raw"
+
+    def bound(self, n: int, width: int) -> int:
+        return n
+
+    def pack(self, symbols: Tensor, width: int) -> Tensor:
+        return symbols
+
+    def unpack(self, data: Tensor, n: int, width: int) -> Tensor:
+        return data
+
+
+def test_any_codec_composes_with_a_symbol_compressor() -> None:
+    x = torch.randn(700, generator=torch.Generator().manual_seed(0))
+    for compressor in (Qsgd(levels=4, norm="l2"), Qsgd(bits=3, symmetric=False), ScaledSign()):
+        results = []
+        for codec in (BitPack(), Raw()):
+            channel = Channel(compressor, codec=codec)
+
+            async def program(comm: Comm, channel: Channel = channel) -> Tensor:
+                ctx = Context(comm, Layout.flat(700), Key(seed=2, rank=comm.rank))
+                exchange = AllGather(channel)
+                return await exchange(x, exchange.init(ctx.layout, comm), ctx)
+
+            results.append(run(program, 2).results[0])
+        assert torch.equal(*results)
+
+
+def test_a_codec_needs_symbols() -> None:
+    with pytest.raises(TypeError, match=r"has no integer symbols for a codec; leave the codec out: Channel\(OneBit"):
+        Channel(OneBit(), codec=Raw())
+
+
+def test_entry_points_are_looked_up_when_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("natural2", "thinwire.compressors.natural:Natural", "thinwire.compressors")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == point.group else [])
+    fresh: registry.Registry[thinwire.Compressor] = registry.Registry("compressor", "thinwire.compressors")
+    assert list(fresh) == ["natural2"]
+    assert fresh.parse("natural2") == Natural()
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="'qsgd' is registered twice"):
+        axis.COMPRESSORS.add("qsgd", Natural)

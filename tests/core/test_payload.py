@@ -1,0 +1,151 @@
+"""Payloads: every damage is refused, nothing crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import warnings
+
+import pytest
+import torch
+from battery import INSTANCES, LAYOUT, vector
+from torch import Tensor
+
+from thinwire import Key, Layout, Payload, PayloadError
+from thinwire.compressors import Natural, Qsgd, TernGrad
+from thinwire.core.compressor import Compressor, scheme
+from thinwire.core.payload import HEADER
+
+C = Qsgd(bits=4)
+X = vector(1000)
+LAYOUT_1000 = Layout.flat(1000)
+
+
+def sealed(crc: bool = True) -> Payload:
+    return C.encode(X, key=Key(step=7, bucket=3), crc=crc)
+
+
+def with_bytes(payload: Payload, start: int, data: bytes) -> Payload:
+    copy = payload.data.clone()
+    copy[start : start + len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+    return Payload(copy)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: Payload(p.data[:-1]), "the header promises 508 bytes; 507 arrived"),
+        (lambda p: Payload(p.data[:10]), "at least 32 bytes; got 10"),
+        (lambda p: Payload(p.data[:0]), "got 0"),
+        (lambda p: with_bytes(p, 0, b"PK\x03\x04"), "not a thinwire payload"),
+        (lambda p: with_bytes(p, 4, b"\x09"), "payload of format 9; this thinwire reads format 1"),
+        (lambda p: with_bytes(p, 100, b"\xff\xfe"), "checksum does not match"),
+        (lambda p: with_bytes(p, 5, b"\x00"), "checksum does not match"),
+        (lambda p: Payload(p.data.float()), "contiguous 1-D uint8"),
+        (lambda p: Payload(p.data[::2]), "contiguous 1-D uint8"),
+    ],
+)
+def test_damage_is_named(damage: object, message: str) -> None:
+    assert callable(damage)
+    with pytest.raises(PayloadError, match=message):
+        C.decode(damage(sealed()), LAYOUT_1000)
+
+
+def test_another_compressors_payload_is_refused() -> None:
+    other = Qsgd(bits=4, norm="l2").encode(X)
+    with pytest.raises(PayloadError, match="made by another compressor"):
+        C.decode(other, LAYOUT_1000)
+
+
+def test_a_payload_of_another_length_is_refused() -> None:
+    with pytest.raises(PayloadError, match="of 2000 elements has 1016 body bytes; 508 arrived"):
+        C.decode(sealed(), Layout.flat(2000))
+
+
+def test_step_and_bucket_are_checked_where_a_key_is_given() -> None:
+    out = torch.zeros(1000)
+    C.decode_add(sealed(), LAYOUT_1000, out, key=Key(step=7, bucket=3))
+    with pytest.raises(PayloadError, match="payload of step 7, bucket 3 arrived in step 8, bucket 3"):
+        C.decode_add(sealed(), LAYOUT_1000, out, key=Key(step=8, bucket=3))
+
+
+def test_a_refused_payload_changes_nothing() -> None:
+    out = torch.ones(1000)
+    with pytest.raises(PayloadError):
+        C.decode_add(with_bytes(sealed(), 200, b"\x01\x02\x03"), LAYOUT_1000, out)
+    assert torch.equal(out, torch.ones(1000))
+
+
+def test_without_the_body_in_the_checksum_the_header_is_still_covered() -> None:
+    open_body = sealed(crc=False)
+    assert torch.equal(open_body.body, sealed().body)
+    C.decode(with_bytes(open_body, 200, b"\x01"), LAYOUT_1000)  # accepted: that is what crc=False means
+    with pytest.raises(PayloadError, match="checksum"):
+        C.decode(with_bytes(open_body, 12, b"\x63"), LAYOUT_1000)
+
+
+def mutate(wire: Tensor, generator: torch.Generator) -> Tensor:
+    """Flip bits, cut, extend, swap or overwrite; always different from the original."""
+
+    def draw(high: int) -> int:
+        return int(torch.randint(0, high, (), generator=generator))
+
+    data = wire.clone()
+    match draw(5):
+        case 0:
+            for _ in range(1 + draw(4)):
+                data[draw(data.numel())] ^= 1 << draw(8)
+        case 1:
+            data = data[: draw(data.numel())]
+        case 2:
+            data = torch.cat([data, torch.randint(0, 256, (1 + draw(40),), generator=generator).to(torch.uint8)])
+        case 3:
+            start = draw(data.numel())
+            data[start:] = torch.randint(0, 256, (data.numel() - start,), generator=generator).to(torch.uint8)
+        case _:
+            data[draw(HEADER.size)] = draw(256)
+    return data
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_hundred_thousand_mutations_are_all_refused(part: int) -> None:
+    """10^5 damaged payloads in four parts: each raises PayloadError, unless the damage undid itself."""
+    generator = torch.Generator().manual_seed(part)
+    layout = Layout.flat(100)
+    instances: list[Compressor] = [Qsgd(bits=4), TernGrad(), Natural(), Qsgd(levels=4, norm="l2", block=None)]
+    c = instances[part]
+    wire = c.encode(vector(100), layout).data
+    out = torch.zeros(100)
+    accepted = 0
+    for _ in range(25_000):
+        data = mutate(wire, generator)
+        if torch.equal(data, wire):
+            continue
+        try:
+            c.decode_add(Payload(data), layout, out)
+            accepted += 1
+        except PayloadError:
+            pass
+    assert accepted == 0
+    assert torch.equal(out, torch.zeros(100))
+
+
+@pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+def test_random_bodies_without_a_checksum_never_crash(c: Compressor) -> None:
+    """A sealed body of random bytes decodes to some numbers or raises PayloadError: no fault, no other error."""
+    generator = torch.Generator().manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(50):
+            payload = Payload.new(c.nbytes(LAYOUT))
+            payload.body.copy_(torch.randint(0, 256, (payload.body.numel(),), generator=generator))
+            payload.seal(scheme(c), Key(), crc=False)
+            with contextlib.suppress(PayloadError):
+                assert c.decode(payload, LAYOUT).shape == (LAYOUT.numel,)
+
+
+def test_header_layout_is_fixed() -> None:
+    raw = sealed().data[:32].numpy().tobytes()
+    magic, version, flags, zero, made_by, step, bucket, nbytes, _ = struct.unpack("<4sBBHIIIQI", raw)
+    assert (magic, version, flags, zero, step, bucket, nbytes) == (b"thin", 1, 1, 0, 7, 3, 508)
+    assert made_by == scheme(C)

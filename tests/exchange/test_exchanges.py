@@ -1,0 +1,89 @@
+"""Exchanges on the virtual driver."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from battery import INSTANCES, LAYOUT, vector
+from torch import Tensor
+
+from thinwire import AllGather, AllReduce, Channel, ErrorFeedback, Key, PayloadError, methods
+from thinwire.comm import Comm, run
+from thinwire.core.compressor import Compressor
+from thinwire.core.exchange import Exchange
+from thinwire.core.types import Context, Layout, State
+
+N = 4
+
+
+def exchanged(
+    exchange: Exchange,
+    xs: list[Tensor],
+    layout: Layout,
+    steps: int = 1,
+    states: dict[int, State] | None = None,
+) -> list[Tensor]:
+    async def program(comm: Comm) -> Tensor:
+        state = exchange.init(layout, comm)
+        if states is not None:
+            states[comm.rank] = state
+        total = torch.zeros(layout.numel)
+        for step in range(steps):
+            ctx = Context(comm, layout, Key(seed=1, step=step, rank=comm.rank))
+            total += await exchange(xs[comm.rank], state, ctx)
+        return total
+
+    return run(program, N).results
+
+
+@pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+def test_all_gather_is_the_mean_of_what_each_rank_decodes(c: Compressor) -> None:
+    xs = [vector(LAYOUT.numel, seed=r) for r in range(N)]
+    results = exchanged(AllGather(Channel(c)), xs, LAYOUT)
+    expected = torch.zeros(LAYOUT.numel)
+    for rank, x in enumerate(xs):
+        c.decode_add(c.encode(x, LAYOUT, Key(seed=1, rank=rank)), LAYOUT, expected, 1 / N)
+    for result in results:
+        assert torch.equal(result, expected)
+
+
+def test_all_reduce_is_the_mean() -> None:
+    xs = [vector(100, seed=r) for r in range(N)]
+    for result in exchanged(AllReduce(), xs, Layout.flat(100)):
+        assert torch.allclose(result, torch.stack(xs).mean(0), atol=1e-6)
+    assert torch.equal(*exchanged(methods.sgd().exchange, xs, Layout.flat(100))[:2])
+
+
+def test_error_feedback_loses_nothing() -> None:
+    """What was exchanged in all = what was computed in all - the mean of the residuals."""
+    xs = [vector(64, seed=r) for r in range(N)]
+    mean = torch.stack(xs).mean(0)
+    c = next(c for c in INSTANCES if c.id == "scaled-sign")
+    states: dict[int, State] = {}
+    exchange = AllGather(Channel(c, ErrorFeedback()))
+    with_memory = exchanged(exchange, xs, Layout.flat(64), steps=50, states=states)[0]
+    residual = torch.stack([s["residual"] for s in states.values()]).mean(0)
+    assert torch.allclose(with_memory + residual, 50 * mean, atol=1e-3)
+    without = exchanged(AllGather(Channel(c)), xs, Layout.flat(64), steps=50)[0]
+    assert (with_memory - 50 * mean).norm() < 0.3 * (without - 50 * mean).norm()
+
+
+def test_a_peer_with_another_method_is_refused() -> None:
+    async def program(comm: Comm) -> Tensor:
+        bits = 4 if comm.rank == 0 else 2
+        exchange = methods.qsgd(bits=bits).exchange
+        ctx = Context(comm, LAYOUT, Key(rank=comm.rank))
+        return await exchange(vector(LAYOUT.numel), exchange.init(LAYOUT, comm), ctx)
+
+    with pytest.raises(PayloadError, match="made by another compressor"):
+        run(program, 2)
+
+
+def test_a_peer_in_another_step_is_refused() -> None:
+    async def program(comm: Comm) -> Tensor:
+        exchange = methods.qsgd().exchange
+        ctx = Context(comm, LAYOUT, Key(rank=comm.rank, step=comm.rank))
+        return await exchange(vector(LAYOUT.numel), exchange.init(LAYOUT, comm), ctx)
+
+    with pytest.raises(PayloadError, match="payload of step 1, bucket 0 arrived in step 0"):
+        run(program, 2)

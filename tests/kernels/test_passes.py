@@ -1,0 +1,141 @@
+"""Packing, checksums, the dispatcher, and blocks of every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from battery import TIERS, vector
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thinwire import BitPack, Key, kernels
+from thinwire.core.errors import PayloadError
+from thinwire.kernels import Blocks, Kind, Norm, Quant
+from thinwire.kernels.spec import packed_bytes
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("width", range(1, 9))
+@given(n=st.one_of(st.integers(0, 70), st.integers(500, 1600)), seed=st.integers(0, 9))
+def test_pack_round_trips_and_is_tight(tier: str, width: int, n: int, seed: int) -> None:
+    codes = torch.randint(0, 1 << width, (n,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    with kernels.force(tier):
+        packed = BitPack().pack(codes, width)
+        assert torch.equal(BitPack().unpack(packed, n, width), codes)
+    assert torch.equal(packed, kernels.reference.pack(codes, width))
+    assert packed.numel() == packed_bytes(n, width)
+    assert packed.numel() * 8 <= n * width + 7 * width + 8 * width
+
+
+def test_packed_size_must_match() -> None:
+    with pytest.raises(PayloadError, match="take 256 bytes; got 255"):
+        BitPack().unpack(torch.zeros(255, dtype=torch.uint8), 512, 4)
+    with pytest.raises(ValueError, match="1 to 8 bits"):
+        BitPack().pack(torch.zeros(8, dtype=torch.uint8), 9)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_crc32c_known_answers(tier: str) -> None:
+    """RFC 3720, appendix B.4, and the usual check value."""
+    crc = kernels.get(tier).crc32c
+    text = torch.frombuffer(bytearray(b"123456789"), dtype=torch.uint8)
+    assert crc(text) == 0xE3069283
+    assert crc(torch.zeros(32, dtype=torch.uint8)) == 0x8A9136AA
+    assert crc(torch.full((32,), 255, dtype=torch.uint8)) == 0x62A8AB43
+    assert crc(torch.arange(32, dtype=torch.uint8)) == 0x46DD794E
+    assert crc(text[5:], crc(text[:5])) == 0xE3069283
+
+
+def test_crc32c_of_long_and_threaded_input_continues() -> None:
+    crc = kernels.get("cpu").crc32c
+    data = torch.randint(0, 256, (1_500_001,), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    pieces = 0
+    for start in range(0, data.numel(), 100_003):
+        pieces = crc(data[start : start + 100_003], pieces)
+    assert crc(data) == pieces
+    assert crc(data[:30_000]) == kernels.get("reference").crc32c(data[:30_000])
+
+
+KINDS = {
+    Kind.SIGNED: [Norm.MAX, Norm.L2],
+    Kind.UNSIGNED: [Norm.MAX, Norm.L2, Norm.RANGE],
+    Kind.SIGN: [Norm.MEAN, Norm.UNIT],
+    Kind.DITHER: [Norm.MAX, Norm.L2],
+}
+
+
+@pytest.mark.parametrize("tier", [t for t in TIERS if t != "reference"])
+@given(data=st.data())
+def test_any_quantiser_on_any_blocks_is_bit_equal(tier: str, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(list(KINDS)))
+    norm = data.draw(st.sampled_from(KINDS[kind]))
+    width = 1 if kind is Kind.SIGN else data.draw(st.integers(2 if kind is not Kind.UNSIGNED else 1, 8))
+    top = {Kind.SIGNED: 2 ** (width - 1) - 1, Kind.UNSIGNED: 2**width - 1, Kind.SIGN: 1}.get(
+        kind, min(24, 2 ** (width - 1) - 1)
+    )
+    quant = Quant(kind, norm, data.draw(st.integers(1, top)), width, kind is Kind.DITHER or data.draw(st.booleans()))
+    n = data.draw(st.integers(1, 3000))
+    if data.draw(st.booleans()):
+        blocks = Blocks(n, size=data.draw(st.integers(1, 2 * n)))
+    else:
+        edges = data.draw(st.sets(st.integers(1, n - 1), max_size=12)) if n > 1 else set()
+        blocks = Blocks(n, starts=torch.tensor(sorted({0, n, *edges})))
+    x = vector(n, data.draw(st.sampled_from(["gauss", "heavy", "denormal"])), seed=n)
+    key = Key(seed=n)
+    outputs = []
+    for name in ("reference", tier):
+        scales = torch.zeros(blocks.count * quant.scales)
+        codes = torch.zeros(quant.code_bytes(n), dtype=torch.uint8)
+        residual, out = torch.ones(n), torch.ones(n)
+        k = kernels.get(name)
+        k.encode(x, quant, blocks, key, scales, codes, residual=residual, alpha=0.5, beta=0.25)
+        k.decode_add(scales, codes, quant, blocks, out, 0.125)
+        outputs.append((scales, codes, residual, out))
+    for expected, got in zip(*outputs, strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_threads_do_not_change_the_bits() -> None:
+    x = vector(1 << 19, "heavy")
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            for blocks in (Blocks(x.numel(), size=512), Blocks(x.numel(), size=x.numel())):
+                quant = Quant(Kind.SIGNED, Norm.L2, 7, 4)
+                scales, codes = (
+                    torch.zeros(blocks.count),
+                    torch.zeros(quant.code_bytes(x.numel()), dtype=torch.uint8),
+                )
+                kernels.get("cpu").encode(x, quant, blocks, Key(), scales, codes)
+                results.append((scales, codes))
+    finally:
+        torch.set_num_threads(before)
+    for i in range(2, 6):
+        assert torch.equal(results[i][0], results[i % 2][0])
+        assert torch.equal(results[i][1], results[i % 2][1])
+
+
+def test_the_environment_and_force_choose_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(1)
+    assert kernels.select(x).name == kernels.get("cpu").name
+    monkeypatch.setenv("THINWIRE_KERNELS", "reference")
+    assert kernels.select(x).name == "reference"
+    with kernels.force("cpu-portable"):
+        assert kernels.select(x).name == "cpu-portable"
+    monkeypatch.setenv("THINWIRE_KERNELS", "gpu9")
+    with pytest.raises(ValueError, match="no kernels called 'gpu9' on this machine; write THINWIRE_KERNELS="):
+        kernels.select(x)
+    with pytest.raises(ValueError, match="no kernels called 'fast'"), kernels.force("fast"):
+        pass
+
+
+def test_all_instruction_sets_of_this_machine_are_under_test() -> None:
+    assert "cpu-portable" in TIERS
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    assert ("avx2" in flags) == ("cpu-avx2" in TIERS)
+    assert ({"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags)) == ("cpu-avx512" in TIERS)

@@ -1,0 +1,114 @@
+"""Declared facts, measured: bias, omega and delta of every instance on every tier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from battery import INSTANCES, TIERS, vector
+from torch import Tensor
+
+from thinwire import Key, Layout, kernels
+from thinwire.compressors import Cast, IntBlock, KLevel, Qsgd, TernGrad
+from thinwire.compressors.block import omega_max
+from thinwire.core.compressor import Compressor
+
+each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> Iterator[str]:
+    with kernels.force(request.param):
+        yield request.param
+
+
+def dimension(c: Compressor) -> int:
+    """A dimension that is one block, so that the bound is not diluted."""
+    return min(getattr(c, "block", None) or 512, 512)
+
+
+def draws(c: Compressor, x: Tensor, count: int) -> Tensor:
+    """(count, d) independent decodings of `x`."""
+    layout = Layout.flat(x.numel())
+    keys = (Key(seed=11, step=i) for i in range(count))
+    return torch.stack([c.decode(c.encode(x, layout, key, crc=False), layout) for key in keys])
+
+
+def spiked(d: int, levels: int) -> Tensor:
+    """The worst vector of `omega_max`: one entry 1 and d - 1 equal small ones."""
+    x = torch.full((d,), (math.sqrt(levels**2 + d - 1) - levels) / max(1, d - 1))
+    x[0] = 1.0
+    return x
+
+
+@each_instance
+@pytest.mark.parametrize("kind", ["gauss", "heavy", "one-hot", "constant", "spiked"])
+def test_declared_error_bounds_hold(c: Compressor, tier: str, kind: str) -> None:
+    d = dimension(c)
+    x = spiked(d, 1) if kind == "spiked" else vector(d, kind)
+    if isinstance(c, Cast) and kind == "heavy":
+        x = x.clamp(-6e4, 6e4)  # its bound is for the range of the format
+    repeats = 40 if c.unbiased else 1
+    error = (draws(c, x, repeats) - x).double().square().sum(1) / x.double().square().sum()
+    mean, spread = error.mean().item(), error.std(correction=0).item() / math.sqrt(repeats)
+    omega, delta = c.omega(d), c.delta(d)
+    if c.unbiased:
+        assert omega is not None
+        assert mean <= omega + 4 * spread + 1e-6
+    if delta is not None:
+        assert 0 < delta <= 1
+        assert mean <= (1 - delta) + 4 * spread + 1e-6
+    assert c.unbiased == (omega is not None)
+
+
+@pytest.mark.parametrize("c", [c for c in INSTANCES if c.unbiased], ids=lambda c: c.id)
+def test_declared_unbiasedness(c: Compressor, tier: str) -> None:
+    x = vector(dimension(c), seed=4)
+    count = 200 if tier == "reference" else 2000
+    q = draws(c, x, count).double()
+    variance = q.var(0)
+    # Rare levels may not be seen at all: their variance is taken to be at least 5% of the mean one.
+    spread = ((variance + 0.05 * variance.mean()) / count).sqrt() + 1e-12
+    z = (q.mean(0) - x.double()) / spread
+    assert z.abs().max() < 5.5
+    assert z.square().mean() < 1.5
+
+
+@pytest.mark.parametrize(
+    ("c", "s"),
+    [(TernGrad(clip=None), 1), (Qsgd(bits=2), 1), (Qsgd(bits=4), 7), (IntBlock(3, 512, "stochastic"), 3)],
+    ids=str,
+)
+def test_the_max_bound_is_attained(c: Compressor, s: int) -> None:
+    x = spiked(512, s)
+    error = (draws(c, x, 400) - x).square().sum(1).mean() / x.square().sum()
+    assert error.item() == pytest.approx(omega_max(s, 512), rel=0.05)
+
+
+def test_the_nearest_bound_is_attained() -> None:
+    c = IntBlock(bits=4, block=256)
+    x = torch.full((256,), 0.4999 / 7)
+    x[0] = 1.0
+    error = (draws(c, x, 1)[0] - x).square().sum() / x.square().sum()
+    delta = c.delta(256)
+    assert delta is not None
+    assert error.item() == pytest.approx(1 - delta, rel=1e-3)
+
+
+def test_the_range_bound_is_attained() -> None:
+    c = KLevel(k=2)
+    x = torch.zeros(512)
+    x[0], x[1] = 1.0, -1.0
+    error = (draws(c, x, 50) - x).square().sum(1).mean() / x.square().sum()
+    assert error.item() == pytest.approx(c.omega(512), rel=1e-6)
+
+
+@pytest.mark.parametrize("c", [IntBlock(), Qsgd(bits=8), Qsgd(levels=7, norm="l2", block=64)], ids=str)
+def test_denormal_blocks_keep_their_precision(c: Compressor) -> None:
+    x = vector(512, "denormal")
+    ulp = 2.0**-149
+    normal = draws(c, vector(512), 1)[0] * 1e-40
+    tiny = draws(c, x, 1)[0]
+    assert (tiny - normal).abs().max() <= 200 * ulp  # the step of a level is itself rounded to an ulp
