@@ -17,7 +17,7 @@ import thinwire
 from thinwire import Key, Layout, Payload, compressors, kernels
 from thinwire.compressors import Cast, Identity, Sign
 from thinwire.core.coded import Coded
-from thinwire.core.compressor import Compressor, FeedbackCompressor, encode_with_feedback, scheme
+from thinwire.core.compressor import Compressor, FusedCompressor, encode_with_feedback, scheme
 from thinwire.core.config import from_json
 
 each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
@@ -176,7 +176,7 @@ def test_tiers_are_bit_equal(c: Compressor, tier: str, data: st.DataObject) -> N
         got = c.encode(x, layout, key)
         assert torch.equal(got.data, expected.data)
         assert torch.equal(c.decode(got, layout).nan_to_num(7.0), value.nan_to_num(7.0))
-        if isinstance(c, FeedbackCompressor):
+        if isinstance(c, FusedCompressor):
             other = torch.full((n,), 0.125)
             encode_with_feedback(c, x, other, layout, key, alpha=0.5, beta=0.75)
             assert torch.equal(other.nan_to_num(7.0), residual.nan_to_num(7.0))

@@ -225,7 +225,7 @@ def test_terngrad_worst_case() -> None:
 def test_terngrad_shared_scaler_makes_integers_that_add() -> None:
     c, layout = TernGrad(), Layout(("a", "b"), ((40,), (60,)))
     xs = [gauss(100, seed=i) for i in range(4)]
-    shared = torch.stack([c.scalers(x, layout) for x in xs]).amax(0)
+    shared = torch.stack([c.given_scales(x, layout) for x in xs]).amax(0)
     total = torch.zeros(100)
     for rank, x in enumerate(xs):
         body = torch.empty(c.nbytes(layout), dtype=torch.uint8)

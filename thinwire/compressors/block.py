@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
 from thinwire import kernels
 from thinwire.core.coded import SymbolCompressor
-from thinwire.core.compressor import FeedbackCompressor
+from thinwire.core.compressor import FusedCompressor
+from thinwire.core.payload import Tail
 from thinwire.kernels.spec import Blocks, Kind, Quant
 
 if TYPE_CHECKING:
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key, Layout
 
 
-class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
+class _Feedback(NamedTuple):
+    residual: Tensor | None
+    alpha: float
+    beta: float
+
+
+_NO_FEEDBACK = _Feedback(None, 1.0, 1.0)
+
+
+class BlockQuantiser(FusedCompressor, SymbolCompressor):
     """Say how an element becomes a field (`quant`) and which elements share a scale (`blocks`); the rest is given."""
 
     @property
@@ -34,10 +44,6 @@ class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
     @abstractmethod
     def blocks(self, layout: Layout) -> Blocks:
         """Which elements share a scale."""
-
-    @abstractmethod
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """Scales found by other means than `quant.norm`; None: by the kernel."""
 
     @final
     @property
@@ -56,40 +62,29 @@ class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
         return self.side_bytes(layout) + self.quant.code_bytes(layout.numel)
 
     @final
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """One fused pass: scale, round, pack."""
-        return self.write_scaled(x, self.given_scales(x, layout), layout, key, body)
+    def write_fused(
+        self,
+        x: Tensor,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        *,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        checksum: bool = False,
+    ) -> Tail | None:
+        """One pass: compensate, scale, round, pack, keep the error, checksum the fields."""
+        scales = None
+        if isinstance(self, ScalingQuantiser):
+            scales = self.given_scales(x if residual is None else x.float() + residual * alpha, layout)
+        feedback = _Feedback(residual, alpha, beta)
+        return self._encode(self.quant, x, scales, layout, key, body, feedback, checksum=checksum)
 
     @final
-    def write_scaled(self, x: Tensor, scales: Tensor | None, layout: Layout, key: Key, body: Tensor) -> None:
+    def write_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, body: Tensor) -> None:
         """`write` with scales that came from elsewhere, such as a maximum agreed between ranks."""
-        side = self._side(body, layout)
-        if scales is not None:
-            side.copy_(scales)
-        codes = body[self.side_bytes(layout) :]
-        kernels.select(x).encode(x, self.quant, self.blocks(layout), key, side, codes, given=scales is not None)
-
-    @final
-    def write_with_feedback(
-        self, x: Tensor, residual: Tensor, alpha: float, beta: float, layout: Layout, key: Key, body: Tensor
-    ) -> None:
-        """One fused pass: compensate, scale, round, pack, keep the error."""
-        side = self._side(body, layout)
-        scales = self.given_scales(x.float() + residual * alpha, layout)
-        if scales is not None:
-            side.copy_(scales)
-        kernels.select(x).encode(
-            x,
-            self.quant,
-            self.blocks(layout),
-            key,
-            side,
-            body[self.side_bytes(layout) :],
-            given=scales is not None,
-            residual=residual,
-            alpha=alpha,
-            beta=beta,
-        )
+        self._encode(self.quant, x, scales, layout, key, body)
 
     @final
     def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
@@ -100,16 +95,12 @@ class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
     @final
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
         """Fields as whole bytes: the 8-bit layout is element order."""
-        bytes_ = replace(self.quant, width=8)
-        body = torch.empty(side.numel() + bytes_.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
-        scales = self.given_scales(x, layout)
-        head, blocks = body[: side.numel()].view(torch.float32), self.blocks(layout)
-        if scales is not None:
-            head.copy_(scales)
-        symbols = body[side.numel() :]
-        kernels.select(x).encode(x, bytes_, blocks, key, head, symbols, given=scales is not None)
+        whole = replace(self.quant, width=8)
+        body = torch.empty(side.numel() + whole.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
+        scales = self.given_scales(x, layout) if isinstance(self, ScalingQuantiser) else None
+        self._encode(whole, x, scales, layout, key, body)
         side.copy_(body[: side.numel()])
-        return symbols[: layout.numel] & ((1 << self.width) - 1)
+        return body[side.numel() :][: layout.numel] & ((1 << self.width) - 1)
 
     @final
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
@@ -117,13 +108,51 @@ class BlockQuantiser(FeedbackCompressor, SymbolCompressor):
         if self.quant.kind in (Kind.SIGNED, Kind.DITHER):  # widen two's complement to a byte
             half = 1 << (self.width - 1)
             symbols = (symbols ^ half) - half
-        bytes_ = replace(self.quant, width=8)
-        codes = torch.zeros(bytes_.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
+        whole = replace(self.quant, width=8)
+        codes = torch.zeros(whole.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
         codes[: layout.numel] = symbols
-        kernels.select(side).decode_add(side.view(torch.float32), codes, bytes_, self.blocks(layout), out, weight)
+        kernels.select(side).decode_add(side.view(torch.float32), codes, whole, self.blocks(layout), out, weight)
 
     def _side(self, body: Tensor, layout: Layout) -> Tensor:
         return body[: self.side_bytes(layout)].view(torch.float32)
+
+    def _encode(
+        self,
+        quant: Quant,
+        x: Tensor,
+        scales: Tensor | None,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        feedback: _Feedback = _NO_FEEDBACK,
+        *,
+        checksum: bool = False,
+    ) -> Tail | None:
+        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
+        if scales is not None:
+            side.copy_(scales)
+        remainder = kernels.select(x).encode(
+            x,
+            quant,
+            self.blocks(layout),
+            key,
+            side,
+            codes,
+            given=scales is not None,
+            residual=feedback.residual,
+            alpha=feedback.alpha,
+            beta=feedback.beta,
+            checksum=checksum,
+        )
+        return None if remainder is None else Tail(codes.numel(), remainder)
+
+
+class ScalingQuantiser(BlockQuantiser):
+    """A block quantiser that finds its scales by other means than `quant.norm`."""
+
+    @abstractmethod
+    def given_scales(self, x: Tensor, layout: Layout) -> Tensor:
+        """The scales of every block, float32."""
 
 
 def equal_blocks(layout: Layout, size: int | None) -> Blocks:

@@ -31,8 +31,6 @@ from thinwire.compressors.block import (
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from thinwire.core.types import Layout
 
 
@@ -59,10 +57,6 @@ class IntBlock(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """Consecutive blocks of the flat vector."""
         return equal_blocks(layout, self.block)
-
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """Found by the kernel."""
-        return None
 
     @property
     def unbiased(self) -> bool:

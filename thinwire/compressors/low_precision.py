@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.compressors.block import BlockQuantiser, check_bits, equal_blocks, omega_max
-from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
+from thinwire.compressors.block import ScalingQuantiser, check_bits, equal_blocks, omega_max
+from thinwire.kernels.spec import TOP, Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class LowPrecision(BlockQuantiser):
+class LowPrecision(ScalingQuantiser):
     """The domain dom(step, bits); `step=None` fits it to the vector."""
 
     name: ClassVar[str] = "low-precision"
@@ -53,13 +53,15 @@ class LowPrecision(BlockQuantiser):
         """The whole vector."""
         return equal_blocks(layout, None)
 
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """The ends of the domain, when the step is given."""
-        if self.step is None:
-            return None
+    def given_scales(self, x: Tensor, layout: Layout) -> Tensor:
+        """The largest magnitude, or the ends of the domain when the step is given; NaN where x is not finite."""
         half = 2 ** (self.bits - 1)
-        ends = torch.tensor([-half * self.step, (half - 1) * self.step], device=x.device)
-        return ends[: 2 * self.blocks(layout).count] if bool(x.isfinite().all()) else torch.full_like(ends, torch.nan)
+        top = x.abs().amax().float() if x.numel() else torch.zeros(())
+        if self.step is None:
+            scales = top.clamp(max=TOP).view(1)
+        else:
+            scales = torch.tensor([-half * self.step, (half - 1) * self.step], device=x.device)
+        return torch.where(top.isfinite(), scales, torch.nan)[: self.quant.scales * self.blocks(layout).count]
 
     @property
     def unbiased(self) -> bool:

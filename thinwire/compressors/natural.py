@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire import kernels
-from thinwire.core.compressor import FeedbackCompressor
+from thinwire.core.compressor import FusedCompressor
+from thinwire.core.payload import Tail
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ EXPONENTS = Quant(Kind.NATURAL, Norm.NONE, levels=1, width=9)
 
 @final
 @dataclass(frozen=True)
-class Natural(FeedbackCompressor):
+class Natural(FusedCompressor):
     """A sign and a power of two."""
 
     name: ClassVar[str] = "natural"
@@ -60,19 +61,32 @@ class Natural(FeedbackCompressor):
         """Nine bits an element."""
         return EXPONENTS.code_bytes(layout.numel)
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Round and pack."""
-        kernels.select(x).encode(x, EXPONENTS, _one_block(layout), key, x.new_empty(0).float(), body)
-        return None
-
-    def write_with_feedback(
-        self, x: Tensor, residual: Tensor, alpha: float, beta: float, layout: Layout, key: Key, body: Tensor
-    ) -> None:
-        """Compensate, round, pack, keep the error."""
-        empty = x.new_empty(0).float()
-        kernels.select(x).encode(
-            x, EXPONENTS, _one_block(layout), key, empty, body, residual=residual, alpha=alpha, beta=beta
+    def write_fused(
+        self,
+        x: Tensor,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        *,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        checksum: bool = False,
+    ) -> Tail | None:
+        """One pass: compensate, round, pack, keep the error, checksum."""
+        remainder = kernels.select(x).encode(
+            x,
+            EXPONENTS,
+            _one_block(layout),
+            key,
+            x.new_empty(0).float(),
+            body,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+            checksum=checksum,
         )
+        return None if remainder is None else Tail(body.numel(), remainder)
 
     def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
         """Unpack and add."""

@@ -25,8 +25,6 @@ from thinwire.compressors.block import BlockQuantiser, check_block, check_choice
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from thinwire.core.types import Layout
 
 
@@ -55,10 +53,6 @@ class NaturalDithering(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """Consecutive blocks of the flat vector."""
         return equal_blocks(layout, self.block)
-
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """Found by the kernel."""
-        return None
 
     @property
     def unbiased(self) -> bool:

@@ -24,8 +24,6 @@ from thinwire.compressors.block import BlockQuantiser, check_block, equal_blocks
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from thinwire.core.types import Layout
 
 
@@ -50,10 +48,6 @@ class ScaledSign(BlockQuantiser):
         if self.block is None:
             return Blocks(layout.numel, starts=layout.tensor_starts)
         return equal_blocks(layout, self.block)
-
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """Found by the kernel."""
-        return None
 
     @property
     def unbiased(self) -> bool:

@@ -23,8 +23,6 @@ from thinwire.compressors.block import BlockQuantiser, equal_blocks
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from thinwire.core.types import Layout
 
 
@@ -43,10 +41,6 @@ class Sign(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """One block."""
         return equal_blocks(layout, None)
-
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """Found by the kernel."""
-        return None
 
     @property
     def unbiased(self) -> bool:

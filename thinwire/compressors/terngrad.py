@@ -5,7 +5,7 @@ Sends, for each tensor g, its scaler s (32 bits) and fields of 2 bits:
     g is clipped to [-c sigma, c sigma], sigma the standard deviation of its elements (clip=c; None: not clipped)
     s = max|g| after clipping,    b_i ~ Bernoulli(|g_i| / s),    Q(g)_i = s sgn(g_i) b_i
 
-Ranks that first agree on the largest s (`scalers`, then `write_scaled`) may add the integers themselves.
+Ranks that first agree on the largest s (`given_scales`, then `write_scaled`) may add the integers themselves.
 
 Bounds: unbiased for the clipped gradient, so for g itself only with clip=None, where
 E|Q(g) - g|^2 = s |g|_1 - |g|^2 <= (sqrt(d) - 1)/2 |g|^2.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.compressors.block import BlockQuantiser, omega_max
+from thinwire.compressors.block import ScalingQuantiser, omega_max
 from thinwire.kernels.spec import TOP, Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class TernGrad(BlockQuantiser):
+class TernGrad(ScalingQuantiser):
     """Ternary with one scaler a tensor; `clip` in standard deviations, None for none."""
 
     name: ClassVar[str] = "terngrad"
@@ -58,12 +58,8 @@ class TernGrad(BlockQuantiser):
         """One block a tensor."""
         return Blocks(layout.numel, starts=layout.tensor_starts)
 
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor | None:
-        """min(max|g|, c sigma) of every tensor."""
-        return None if self.clip is None else self.scalers(x, layout)
-
-    def scalers(self, x: Tensor, layout: Layout) -> Tensor:
-        """The scaler s of every tensor, float32: what ranks that share scalers take the maximum of."""
+    def given_scales(self, x: Tensor, layout: Layout) -> Tensor:
+        """The scaler s of every tensor: what ranks that share scalers take the maximum of."""
         edges = layout.tensor_starts.tolist()
         out = torch.empty(len(edges) - 1, device=x.device)
         for i, (a, b) in enumerate(itertools.pairwise(edges)):

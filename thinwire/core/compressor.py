@@ -12,7 +12,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
-from thinwire.core.payload import Payload
+from thinwire.core.payload import Payload, Tail
 from thinwire.core.types import Key, Layout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -61,15 +61,11 @@ class Compressor(Config, ABC):
         layout = _layout_for(flat, layout)
         key = key or Key()
         payload = Payload.new(self.nbytes(layout), flat.device)
+        if isinstance(self, FusedCompressor):
+            tail = self.write_fused(flat, layout, key, payload.body, checksum=crc)
+            return payload.seal(scheme(self), key, crc=crc, tail=tail)
         used = self.write(flat, layout, key, payload.body)
-        return self.seal(payload, used, key, crc=crc)
-
-    @final
-    def seal(self, payload: Payload, used: int | None, key: Key, *, crc: bool) -> Payload:
-        """Trim a written payload to `used` body bytes and seal it."""
-        if used is not None:
-            payload = Payload(payload.data[: payload.nbytes - payload.body.numel() + used])
-        return payload.seal(scheme(self), key, crc=crc)
+        return payload.trim(used).seal(scheme(self), key, crc=crc)
 
     @final
     def decode(self, payload: Payload, layout: Layout) -> Tensor:
@@ -96,14 +92,32 @@ class Compressor(Config, ABC):
             self.add(payload.body, layout, out.view(-1), weight)
 
 
-class FeedbackCompressor(Compressor):
-    """A compressor that can update an error-feedback residual in the pass that encodes."""
+class FusedCompressor(Compressor):
+    """A compressor whose kernel can also keep the error and checksum what it writes, in the pass that encodes."""
 
     @abstractmethod
-    def write_with_feedback(
-        self, x: Tensor, residual: Tensor, alpha: float, beta: float, layout: Layout, key: Key, body: Tensor
-    ) -> None:
-        """Encode p = x + alpha e into `body` and set e = beta e + (x - decoded p), in place."""
+    def write_fused(
+        self,
+        x: Tensor,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        *,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        checksum: bool = False,
+    ) -> Tail | None:
+        """Encode p = x + alpha e into all of `body`; with a residual set e = beta e + (x - decoded p), in place.
+
+        With `checksum`, returns the remainder of the end of the body, if the pass computed it.
+        """
+
+    @final
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """`write_fused` with nothing else in the pass."""
+        self.write_fused(x, layout, key, body)
+        return None
 
 
 def encode_with_feedback(
@@ -118,11 +132,13 @@ def encode_with_feedback(
     crc: bool = True,
 ) -> Payload:
     """Encode p = x + alpha e and set e = beta e + (x - decoded p), in place; fused where the compressor can."""
-    if isinstance(compressor, FeedbackCompressor):
+    if isinstance(compressor, FusedCompressor):
         flat = _as_vector(x)
         payload = Payload.new(compressor.nbytes(_layout_for(flat, layout)), flat.device)
-        compressor.write_with_feedback(flat, residual, alpha, beta, layout, key, payload.body)
-        return compressor.seal(payload, None, key, crc=crc)
+        tail = compressor.write_fused(
+            flat, layout, key, payload.body, residual=residual, alpha=alpha, beta=beta, checksum=crc
+        )
+        return payload.seal(scheme(compressor), key, crc=crc, tail=tail)
     wide = x.float()
     payload = compressor.encode(wide + residual * alpha, layout, key, crc=crc)
     residual.copy_(residual * beta + (wide - compressor.decode(payload, layout)))

@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.comm.base import Comm
+    from thinwire.core.channel import Channel
     from thinwire.core.types import Context, Layout, State
 
 
 class Exchange(Config, ABC):
     """The central protocol: one call exchanges one bucket."""
+
+    @property
+    @abstractmethod
+    def channels(self) -> tuple[Channel, ...]:
+        """What travels, hop by hop: where facts about bits and bias are read from."""
 
     @abstractmethod
     def init(self, layout: Layout, comm: Comm) -> State:

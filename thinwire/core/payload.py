@@ -34,6 +34,13 @@ class Header(NamedTuple):
     body_bytes: int
 
 
+class Tail(NamedTuple):
+    """The last `nbytes` of a body, already checksummed by the pass that wrote them."""
+
+    nbytes: int
+    remainder: int
+
+
 @dataclass(frozen=True, eq=False)
 class Payload:
     """What crosses the network. `data` is the whole of it; `body` is what the compressor wrote."""
@@ -55,12 +62,16 @@ class Payload:
         """Bytes in all."""
         return self.data.numel()
 
-    def seal(self, scheme: int, key: Key, *, crc: bool = True) -> Payload:
-        """Write the header and the checksum, in place."""
+    def trim(self, used: int | None) -> Payload:
+        """The payload with `used` body bytes; None keeps all."""
+        return self if used is None else Payload(self.data[: HEADER.size + used])
+
+    def seal(self, scheme: int, key: Key, *, crc: bool = True, tail: Tail | None = None) -> Payload:
+        """Write the header and the checksum, in place; a `tail` is not read again."""
         flags = CHECKED if crc else 0
         fields = (MAGIC, VERSION, flags, 0, scheme, key.step, key.bucket, self.body.numel())
         header = HEADER.pack(*fields, 0)[:COVERED]
-        check = _checksum(header, self.body if crc else None)
+        check = _checksum(header, self.body if crc else None, tail)
         whole = np.frombuffer(header + struct.pack("<I", check), dtype=np.uint8)
         self.data[: HEADER.size].copy_(torch.from_numpy(whole.copy()))
         return self
@@ -93,7 +104,12 @@ class Payload:
         return Header(flags, made_by, step, bucket, body_bytes)
 
 
-def _checksum(header: bytes, body: Tensor | None) -> int:
+def _checksum(header: bytes, body: Tensor | None, tail: Tail | None = None) -> int:
     tier = kernels.get("cpu")
     check = tier.crc32c(torch.frombuffer(bytearray(header), dtype=torch.uint8))
-    return check if body is None else tier.crc32c(body.cpu(), check)
+    if body is None:
+        return check
+    if tail is None:
+        return tier.crc32c(body.cpu(), check)
+    check = tier.crc32c(body[: body.numel() - tail.nbytes].cpu(), check)
+    return tier.join_crc32c(check, tail.remainder, tail.nbytes)

@@ -30,6 +30,11 @@ class AllGather(Exchange):
     name: ClassVar[str] = "all-gather"
     channel: Channel
 
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """One hop."""
+        return (self.channel,)
+
     def init(self, layout: Layout, comm: Comm) -> State:
         """The channel's memory."""
         return self.channel.init(torch.zeros(layout.numel))

@@ -12,6 +12,7 @@ import torch
 
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel
+from thinwire.core.compressor import scheme
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import Payload
 
@@ -37,6 +38,11 @@ class AllReduce(Exchange):
                 f"write AllGather({self.channel!r})"
             )
 
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """One hop."""
+        return (self.channel,)
+
     def init(self, layout: Layout, comm: Comm) -> State:
         """The channel's memory."""
         return self.channel.init(torch.zeros(layout.numel))
@@ -50,5 +56,7 @@ class AllReduce(Exchange):
         summed.body.copy_(total.view(torch.uint8))
         compressor = self.channel.encoder
         out = torch.zeros(ctx.layout.numel, device=x.device)
-        compressor.decode_add(compressor.seal(summed, None, ctx.key, crc=False), ctx.layout, out, 1.0 / ctx.comm.size)
+        compressor.decode_add(
+            summed.seal(scheme(compressor), ctx.key, crc=False), ctx.layout, out, 1.0 / ctx.comm.size
+        )
         return self.channel.memory.receive(out, state)

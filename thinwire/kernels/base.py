@@ -31,8 +31,12 @@ class Kernels(ABC):
         residual: Tensor | None = None,  # (n,) float32: changed in place
         alpha: float = 1.0,
         beta: float = 1.0,
-    ) -> None:
-        """Scale, round and pack `p = x + alpha e`; with a residual also `e = beta e + (x - decoded)`."""
+        checksum: bool = False,
+    ) -> int | None:
+        """Scale, round and pack `p = x + alpha e`; with a residual also `e = beta e + (x - decoded)`.
+
+        With `checksum`, returns the CRC remainder of `codes` if the tier computes it in the same pass.
+        """
 
     @abstractmethod
     def decode_add(
@@ -61,3 +65,7 @@ class Kernels(ABC):
     @abstractmethod
     def crc32c(self, data: Tensor, crc: int = 0) -> int:
         """CRC-32C of contiguous bytes, continuing from `crc`."""
+
+    @abstractmethod
+    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
+        """`crc` continued over `n` bytes of which only the remainder is known."""

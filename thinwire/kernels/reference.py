@@ -242,9 +242,10 @@ class ReferenceKernels(Kernels):
         residual: Tensor | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-    ) -> None:
+        checksum: bool = False,
+    ) -> int | None:
         if not blocks.n:
-            return
+            return None
         wide = x.float()
         p = wide if residual is None else wide + residual * alpha
         if quant.norm is not Norm.NONE and not given:
@@ -258,6 +259,7 @@ class ReferenceKernels(Kernels):
             codes.copy_(pack(q, quant.width))
         if residual is not None:
             residual.copy_(residual * beta + (wide - _values(scales, codes, quant, blocks)))
+        return None
 
     def decode_add(
         self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
@@ -281,3 +283,7 @@ class ReferenceKernels(Kernels):
             for _ in range(8):
                 value = (value >> 1) ^ (0x82F63B78 & -(value & 1))
         return value ^ 0xFFFFFFFF
+
+    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
+        zeros = self.crc32c(torch.zeros(n, dtype=torch.uint8), crc)  # linear: what follows adds its remainder
+        return zeros ^ remainder

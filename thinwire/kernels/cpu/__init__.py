@@ -65,8 +65,9 @@ class CpuKernels(Kernels):
         residual: Tensor | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-    ) -> None:
-        _cpu.encode(
+        checksum: bool = False,
+    ) -> int | None:
+        remainder = _cpu.encode(
             self.isa,
             _spec(quant),
             *_blocks(blocks),
@@ -79,8 +80,10 @@ class CpuKernels(Kernels):
             _check(scales, torch.float32, blocks.count * quant.scales),
             given,
             _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
+            checksum,
             torch.get_num_threads(),
         )
+        return remainder if checksum else None
 
     def decode_add(
         self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
@@ -118,3 +121,6 @@ class CpuKernels(Kernels):
 
     def crc32c(self, data: Tensor, crc: int = 0) -> int:
         return _cpu.crc32c(_check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
+
+    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
+        return _cpu.join(crc, remainder, n)

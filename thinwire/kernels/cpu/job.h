@@ -42,6 +42,7 @@ struct Job {
     float* scales;      // encode: written (or read when given); decode: read
     bool given;
     uint8_t* codes;     // packed fields
+    uint32_t* crc;      // encode: remainder of the codes (see crc32c.cpp); null when not wanted
     float* out;         // decode: accumulated into
     float weight;
     int threads;
@@ -66,3 +67,6 @@ constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segmen
 // fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain` items.
 void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx);
 uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads);
+uint32_t remainder32c(const uint8_t* data, int64_t n);
+// The remainder of `count` parts of `size` bytes (the last one shorter, n in all), behind what gave `start`.
+uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, uint32_t start);

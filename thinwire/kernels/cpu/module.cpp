@@ -49,9 +49,9 @@ Shape shape_of(const std::vector<int>& spec, int64_t n, int64_t block, Address s
             {count, block, reinterpret_cast<const int64_t*>(starts), n}};
 }
 
-void encode(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
+uint32_t encode(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
             int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
-            Address scales, bool given, Address codes, int threads) {
+            Address scales, bool given, Address codes, bool checksum, int threads) {
     Shape s = shape_of(spec, n, block, starts, count);
     Job job{};
     job.spec = s.spec;
@@ -66,10 +66,13 @@ void encode(const std::string& isa, const std::vector<int>& spec, int64_t n, int
     job.scales = reinterpret_cast<float*>(scales);
     job.given = given;
     job.codes = reinterpret_cast<uint8_t*>(codes);
+    uint32_t crc = 0;
+    job.crc = checksum ? &crc : nullptr;
     job.threads = threads;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.encode(job);
+    return crc;
 }
 
 void decode_add(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
@@ -113,6 +116,8 @@ uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
     return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads);
 }
 
+uint32_t join(uint32_t crc, uint32_t remainder, int64_t n) { return ~join32c(&remainder, 1, n, n, ~crc); }
+
 }  // namespace
 
 NB_MODULE(_cpu, m) {
@@ -123,4 +128,5 @@ NB_MODULE(_cpu, m) {
     m.def("pack", &pack);
     m.def("unpack", &unpack);
     m.def("crc32c", &checksum);
+    m.def("join", &join);
 }

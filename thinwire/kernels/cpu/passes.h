@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t CHUNK = 2048;       // elements; 8 KiB of floats, 16 KiB with a residual
 constexpr int64_t GRAIN = 1 << 17;    // elements worth a thread of their own
 
+constexpr int64_t BATCH = 1 << 14;    // elements checksummed together
 constexpr int64_t AHEAD = 4096;       // elements that decode asks for before it needs them
 
 inline int64_t tiles_of(int64_t n) { return (n + TILE - 1) / TILE; }
@@ -39,14 +40,14 @@ inline const float* stage(const Job& j, int64_t start, int64_t n, float* buf) {
 }
 
 template <int KIND>
-inline void codes_of(bool stochastic, const float* p, const Coefs& c, float top, const Stream& noise, uint32_t first,
-                     Tile& t) {
+inline void codes_of(bool stochastic, const float* p, const float* next, const Coefs& c, float top,
+                     const Stream& noise, uint32_t first, Tile& t) {
     if (KIND == NATURAL || KIND == DITHER || (KIND != SIGN && stochastic))
-        c.rows ? encode_tile<KIND, true, true>(p, c, top, noise, first, t)
-               : encode_tile<KIND, true, false>(p, c, top, noise, first, t);
+        c.rows ? encode_tile<KIND, true, true>(p, next, c, top, noise, first, t)
+               : encode_tile<KIND, true, false>(p, next, c, top, noise, first, t);
     else
-        c.rows ? encode_tile<KIND, false, true>(p, c, top, noise, first, t)
-               : encode_tile<KIND, false, false>(p, c, top, noise, first, t);
+        c.rows ? encode_tile<KIND, false, true>(p, next, c, top, noise, first, t)
+               : encode_tile<KIND, false, false>(p, next, c, top, noise, first, t);
 }
 
 inline void pack_natural(const Tile& t, int lanes, uint8_t* out) {
@@ -74,14 +75,15 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
         const int m = (int)(j.n - i0 < TILE ? j.n - i0 : TILE), lanes = tile_lanes(m);
         const float* src = p + (i0 - origin);
         const bool more = i0 + ahead + TILE <= j.n;
-        if (more) prefetch((const char*)j.x + (i0 + ahead) * item, TILE * item);
+        const float* next = more && item == 4 ? (const float*)j.x + i0 + ahead : src;
+        if (more && item == 2) prefetch((const char*)j.x + (i0 + ahead) * item, TILE * item);
         tile_coefs(cur, i0, m, lanes, c);
         if (m < TILE) {
             for (float& v : tail) v = KIND == SIGN ? -1.0f : 0.0f;  // padding packs to zero bits
             widen(src, m, lanes, tail);
             src = tail;
         }
-        codes_of<KIND>(j.spec.stochastic, src, c, top, noise, (uint32_t)(tile * LANES), t);
+        codes_of<KIND>(j.spec.stochastic, src, next, c, top, noise, (uint32_t)(tile * LANES), t);
         uint8_t* out = j.codes + tile * LANES * width;
         if (KIND == NATURAL) {
             pack_natural(t, lanes, out);
@@ -199,25 +201,41 @@ void scale_blocks(const Job& j) {
 }
 
 // Whole blocks and whole tiles in one chunk that stays in cache: scales, then codes, while memory is read once.
+// A batch of chunks is checksummed while its codes are still in cache.
 struct Fused {
     const Job& j;
-    int64_t chunk;
+    int64_t chunk, batch;  // elements, chunks
+    uint32_t* crc;         // a remainder for each batch
 };
 
-void encode_fused(void* ctx, int64_t c0, int64_t c1) {
+void encode_chunk(const Fused& f, int64_t c, float* buf) {
+    const Job& j = f.j;
+    const int stride = j.given ? 0 : scales_per_block(j.spec.norm);
+    const int64_t i0 = c * f.chunk, i1 = i0 + f.chunk < j.n ? i0 + f.chunk : j.n;
+    const float* p = stage(j, i0, i1 - i0, buf);
+    if (stride)
+        for (int64_t b = i0 / j.blocks.size; b < j.blocks.count && j.blocks.begin(b) < i1; ++b) {
+            int64_t s = j.blocks.begin(b), n = j.blocks.end(b) - s;
+            finish(j.spec.norm, partial(j.spec.norm, p + (s - i0), n), n, j.scales + b * stride);
+        }
+    encode_by_kind[j.spec.kind](j, p, i0, i0 / TILE, tiles_of(i1));
+}
+
+inline int64_t code_bytes(const Spec& s, int64_t n) {
+    return (n / TILE * LANES + (n % TILE + ROWS - 1) / ROWS) * width_of(s);
+}
+
+void encode_batches(void* ctx, int64_t b0, int64_t b1) {
     const Fused& f = *(const Fused*)ctx;
     const Job& j = f.j;
     Buffer buf(f.chunk);
-    const int stride = j.given ? 0 : scales_per_block(j.spec.norm);
-    for (int64_t c = c0; c < c1; ++c) {
-        const int64_t i0 = c * f.chunk, i1 = i0 + f.chunk < j.n ? i0 + f.chunk : j.n;
-        const float* p = stage(j, i0, i1 - i0, buf.p);
-        if (stride)
-            for (int64_t b = i0 / j.blocks.size; b < j.blocks.count && j.blocks.begin(b) < i1; ++b) {
-                int64_t s = j.blocks.begin(b), n = j.blocks.end(b) - s;
-                finish(j.spec.norm, partial(j.spec.norm, p + (s - i0), n), n, j.scales + b * stride);
-            }
-        encode_by_kind[j.spec.kind](j, p, i0, i0 / TILE, tiles_of(i1));
+    for (int64_t b = b0; b < b1; ++b) {
+        const int64_t begin = b * f.batch * f.chunk, end = (b + 1) * f.batch * f.chunk;
+        for (int64_t c = b * f.batch; c < (b + 1) * f.batch && c * f.chunk < j.n; ++c) encode_chunk(f, c, buf.p);
+        if (f.crc) {
+            const int64_t from = code_bytes(j.spec, begin), to = code_bytes(j.spec, end < j.n ? end : j.n);
+            f.crc[b] = remainder32c(j.codes + from, to - from);
+        }
     }
 }
 
@@ -232,6 +250,7 @@ int64_t lcm_with_tile(int64_t block) {
 }
 
 void encode(const Job& j) {
+    if (j.crc) *j.crc = 0;
     if (!j.n) return;
     const bool needs_scale = !j.given && scales_per_block(j.spec.norm) > 0;
     int64_t unit = needs_scale && !j.blocks.starts ? lcm_with_tile(j.blocks.size) : TILE;
@@ -241,8 +260,13 @@ void encode(const Job& j) {
         codes.given = true;
         return encode(codes);
     }
-    Fused f{j, (CHUNK + unit - 1) / unit * unit};
-    parallel_for((j.n + f.chunk - 1) / f.chunk, (GRAIN + f.chunk - 1) / f.chunk, j.threads, encode_fused, &f);
+    Fused f{j, (CHUNK + unit - 1) / unit * unit, 1, nullptr};
+    f.batch = (BATCH + f.chunk - 1) / f.chunk;
+    const int64_t elements = f.chunk * f.batch, count = (j.n + elements - 1) / elements;
+    if (j.crc) f.crc = (uint32_t*)malloc(count * sizeof(uint32_t));
+    parallel_for(count, (GRAIN + elements - 1) / elements, j.threads, encode_batches, &f);
+    if (j.crc) *j.crc = join32c(f.crc, count, code_bytes(j.spec, elements), code_bytes(j.spec, j.n), 0);
+    free(f.crc);
 }
 
 void decode_range(void* ctx, int64_t t0, int64_t t1) {

@@ -68,13 +68,15 @@ struct Tile {
 };
 
 template <int KIND, bool STOCHASTIC, bool BY_ROW>
-inline void encode_tile(const float* x, const Coefs& c, float top, const Stream& noise, uint32_t first, Tile& tile) {
+inline void encode_tile(const float* x, const float* next, const Coefs& c, float top, const Stream& noise,
+                        uint32_t first, Tile& tile) {
     for (int g = 0; g < LANES; g += V) {
         Words w{};
         if constexpr (STOCHASTIC) w = philox(noise, first + g);
         for (int r = 0; r < ROWS; ++r) {
             int i = r * LANES + g;
             f32v v = load<f32v>(x + i), one = splat(1.0f);
+            __builtin_prefetch(next + i, 0, 2);  // one line a vector: a burst of them would stall
             u32v u = r & 1 ? w.w[r / 2] >> 16 : w.w[r / 2] & 0xFFFFu;
             i32v q = BY_ROW ? quantise<KIND, STOCHASTIC>(v, splat(c.k[r]), splat(c.lo[r]), one, top, u)
                             : quantise<KIND, STOCHASTIC>(v, load<f32v>(c.k + i), load<f32v>(c.lo + i),

@@ -1,0 +1,54 @@
+"""The `thinwire` command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import thinwire
+from thinwire.cli import bench, demo, methods
+from thinwire.cli.output import errors
+
+app = typer.Typer(
+    help="Train PyTorch models across slow networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("methods")(methods.methods)
+app.add_typer(bench.app, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(thinwire.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; bad input is one sentence on standard error and status 2."""
+    try:
+        app(args=arguments, prog_name="thinwire")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except (ValueError, FileNotFoundError) as error:
+        errors.print(f"thinwire: {error}", markup=False, soft_wrap=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What the commands print: one JSON document or a table on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from thinwire.lab import records
+from thinwire.lab.records import Row
+
+errors = Console(stderr=True, highlight=False)
+
+
+def collect(rows: Iterable[Row], what: str) -> list[Row]:
+    """Gather the rows, with a line of progress on standard error."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    done: list[Row] = []
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        for row in rows:
+            done.append(row)
+            progress.update(task, description=f"{what}: {row.get('kernel', '')} {row.get('method', '')}")
+    return done
+
+
+def show(
+    rows: Sequence[Row], *, as_json: bool, title: str, columns: dict[str, str], save: Path | None = None
+) -> None:
+    """Print the rows as JSON or as a table; `columns` maps a field to its format."""
+    if save is not None:
+        records.save(save, rows)
+        errors.print(f"{len(rows)} rows written to {save}")
+    if as_json:
+        json.dump({"environment": records.environment(), "rows": list(rows)}, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    width = None if sys.stdout.isatty() else 140
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("method", "kernel", "backend") else "right")
+    for row in rows:
+        table.add_row(*(_cell(row[name], spec) for name, spec in columns.items()))
+    Console(highlight=False, width=width).print(table)
+
+
+def _cell(value: Any, spec: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format(value, spec)

@@ -1,0 +1,116 @@
+"""The kernels against a memory copy of the same input, in the same run.
+
+A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
+of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
+twice and the fields, 12n bytes and more; its `gbps` is half the bytes it must move over its time, so that `ratio` is
+against a copy that moves as many. Each figure is the median of runs that alternate with copies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire import compressors, kernels
+from thinwire.core.compressor import FusedCompressor, scheme
+from thinwire.core.payload import Payload
+from thinwire.core.types import Key, Layout
+from thinwire.lab.records import Row, quantiles
+
+METHODS = (
+    "qsgd:bits=1",
+    "qsgd:bits=2",
+    "qsgd:bits=4",
+    "qsgd:bits=8",
+    "qsgd:bits=4,norm=l2",
+    "qsgd:bits=1,symmetric=false",
+    "int:bits=8",
+    "int:bits=4,block=128",
+    "scaled-sign",
+    "terngrad:clip=none",
+    "natural",
+    "natural-dithering:levels=8",
+)
+
+
+@dataclass(frozen=True)
+class _Case:
+    kernel: str
+    run: Callable[[], object]
+    counted: float  # bytes over time that compare with a copy's 4n
+
+
+def bench(
+    size: int, methods: Sequence[str], backends: Sequence[str], threads: Sequence[int], repeats: int
+) -> Iterator[Row]:
+    """One row for each kernel, method, backend and number of threads."""
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    target = torch.empty_like(x)
+    before = torch.get_num_threads()
+    try:
+        for count in threads:
+            torch.set_num_threads(count)
+            for backend in backends:
+                with kernels.force(backend) as tier:
+                    for text in methods:
+                        yield from _measure(text, tier.name, count, x, target, repeats)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cases(text: str, x: Tensor) -> Iterator[_Case]:
+    c = compressors.get(text)
+    if not isinstance(c, FusedCompressor):
+        raise ValueError(f"{text} has no kernel of its own to time; write one of {', '.join(METHODS)}")
+    layout, key = Layout.flat(x.numel()), Key(seed=1)
+    payload = Payload.new(c.nbytes(layout))
+    body, nbytes = payload.body, 4.0 * x.numel()
+    out, residual = torch.zeros_like(x), torch.zeros_like(x)
+
+    def sealed() -> None:
+        payload.seal(scheme(c), key, tail=c.write_fused(x, layout, key, body, checksum=True))
+
+    def opened() -> None:
+        payload.open(scheme(c))
+        c.add(body, layout, out, 0.25)
+
+    yield _Case("encode", lambda: c.write(x, layout, key, body), nbytes)
+    yield _Case("encode+crc", sealed, nbytes)
+    yield _Case("decode_add", lambda: c.add(body, layout, out, 0.25), nbytes)
+    yield _Case("decode_add+crc", opened, nbytes)
+    yield _Case(
+        "encode_ef", lambda: c.write_fused(x, layout, key, body, residual=residual), (3 * nbytes + body.numel()) / 2
+    )
+
+
+def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, repeats: int) -> Iterator[Row]:
+    """A copy and every kernel in turn, `repeats` times, so that all of them see the same state of the machine."""
+    copy = _Case("copy", lambda: target.copy_(x), 4.0 * x.numel())
+    cases = [copy, *_cases(text, x)]
+    times: dict[str, list[float]] = {case.kernel: [] for case in cases}
+    for turn in range(-1, repeats):  # the first turn warms up
+        for case in cases:
+            start = time.perf_counter()
+            case.run()
+            if turn >= 0:
+                times[case.kernel].append(time.perf_counter() - start)
+    copy_gbps = copy.counted / quantiles(times["copy"])[1] / 1e9
+    for case in cases[1:]:
+        low, median, high = quantiles(times[case.kernel])
+        gbps = case.counted / median / 1e9
+        yield {
+            "kernel": case.kernel,
+            "method": text,
+            "backend": backend,
+            "threads": threads,
+            "gbps": round(gbps, 2),
+            "copy_gbps": round(copy_gbps, 2),
+            "ratio": round(gbps / copy_gbps, 3),
+            "ms_p20": round(1e3 * low, 3),
+            "ms_p50": round(1e3 * median, 3),
+            "ms_p80": round(1e3 * high, 3),
+        }

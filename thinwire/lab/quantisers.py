@@ -1,0 +1,38 @@
+"""The quantisers that tables show: one or two settings of each file in `thinwire/compressors`."""
+
+from __future__ import annotations
+
+from thinwire import compressors
+from thinwire.core.compressor import Compressor
+
+IDS = (
+    "identity",
+    "cast:format=bf16",
+    "cast:format=fp16",
+    "natural",
+    "int:bits=8",
+    "qsgd:bits=8",
+    "low-precision:bits=8",
+    "float:format=e4m3",
+    "float:format=e5m2",
+    "natural-dithering:levels=8",
+    "float:format=e2m1,block=32",
+    "int:bits=4,block=128",
+    "int:bits=4,block=128,rounding=stochastic",
+    "qsgd:bits=4",
+    "qsgd:bits=4,symmetric=false",
+    "qsgd:levels=4,norm=l2",
+    "k-level:k=16",
+    "laq-grid:bits=4",
+    "qsgd:bits=2",
+    "terngrad",
+    "one-bit",
+    "scaled-sign",
+    "sign",
+    "qsgd:bits=1",
+)
+
+
+def every() -> list[Compressor]:
+    """Each of them, made."""
+    return [compressors.get(text) for text in IDS]
