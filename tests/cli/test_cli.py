@@ -1,0 +1,87 @@
+"""The command line: rows, exit status, one sentence for bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import thinwire
+from thinwire.cli.app import main
+from thinwire.lab import quantisers
+
+
+def test_demo_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["demo", "--json", "--save", str(tmp_path / "rows.csv")]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    rows = {row["method"]: row for row in document["rows"]}
+    assert len(rows) == len(quantisers.IDS)
+    assert rows["identity"]["nmse"] == 0
+    assert 7.5 < rows["qsgd:bits=4"]["ratio"] < 8
+    assert rows["qsgd:bits=4"]["nmse"] < rows["qsgd:bits=2"]["nmse"]
+    assert document["environment"]["thinwire"] == thinwire.__version__
+    with (tmp_path / "rows.csv").open() as file:
+        saved = list(csv.DictReader(file))
+    assert [row["method"] for row in saved] == list(rows)
+    assert saved[0]["commit"]
+    assert "rows written" in err
+
+
+def test_demo_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert "qsgd:bits=4" in out
+    assert "38,282 elements" in out
+
+
+def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    names = {row["method"] for row in rows}
+    assert {"sgd", "qsgd", "ecq-sgd", "terngrad", "one-bit", "natural"} <= names
+    assert all(row["about"].endswith(".") for row in rows)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "all"])
+def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None:
+    arguments = ["bench", "kernels", "--size", "5000", "--repeats", "2", "--threads", "1", "--backend", backend]
+    assert main([*arguments, "--method", "qsgd:bits=4", "--method", "natural", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["kernel"] for row in rows} == {"encode", "encode+crc", "decode_add", "decode_add+crc", "encode_ef"}
+    for row in rows:
+        assert {"kernel", "method", "backend", "threads", "gbps", "copy_gbps", "ratio"} <= set(row)
+        assert row["ratio"] > 0
+    backends = {row["backend"] for row in rows}
+    assert ("reference" in backends) == (backend == "all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "kernels", "--method", "qsdg"], "unknown compressor 'qsdg'; did you mean 'qsgd'"),
+        (["bench", "kernels", "--method", "one-bit"], "has no kernel of its own to time; write one of"),
+        (["bench", "kernels", "--backend", "tpu"], "no kernels called 'tpu' on this machine"),
+        (["bench", "kernels", "--size", "0"], "positive numbers"),
+        (["bench", "kernels", "--threads", "-1"], "positive numbers"),
+        (["demo", "--jsn"], "No such option"),
+        (["dmeo"], "No such command"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == thinwire.__version__
+    assert main(["--help"]) == 0
+    assert "bench" in capsys.readouterr().out

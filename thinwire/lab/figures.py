@@ -1,0 +1,133 @@
+"""Tables in README and docs, made from the rows in benchmarks/data: `make figures`.
+
+A page marks the place with `<!-- table: NAME -->` and `<!-- end -->`; what stands between them is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from thinwire.lab.records import load
+
+ROOT = Path(__file__).resolve().parents[2]
+Rows = Sequence[Mapping[str, str]]
+README_METHODS = (
+    "identity",
+    "cast",
+    "natural",
+    "int",
+    "qsgd:bits=8",
+    "float:format=e2m1,block=32",
+    "int:bits=4,block=128",
+    "qsgd:bits=4",
+    "terngrad",
+    "one-bit",
+    "scaled-sign",
+)
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
+    rule = ["---" if i < left else "---:" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+
+
+def _where(row: Mapping[str, str], command: str) -> str:
+    return (
+        f"\n\n`{command}` on {row['device']} ({row['cores']} cores), torch {row['torch']}, "
+        f"{row['date']}, commit {row['commit']}."
+    )
+
+
+def _quantisers(rows: Rows, methods: Sequence[str] | None) -> str:
+    chosen = [r for r in rows if methods is None or r["method"] in methods]
+    body = [
+        [
+            f"`{r['method']}`",
+            f"{float(r['bits_per_element']):.2f}",
+            f"{float(r['ratio']):.1f}x",
+            f"{float(r['nmse']):.1e}",
+            "yes" if r["unbiased"] == "True" else "no",
+        ]
+        for r in chosen
+    ]
+    head = ["compressor", "bits an element", "smaller by", "squared error / squared norm", "unbiased"]
+    return _table(head, body) + _where(rows[0], "thinwire demo")
+
+
+def readme(data: Path) -> str:
+    """Some quantisers on the recorded gradient."""
+    return _quantisers(load(data / "demo.csv"), README_METHODS)
+
+
+def quantisers(data: Path) -> str:
+    """All quantisers on the recorded gradient."""
+    return _quantisers(load(data / "demo.csv"), None)
+
+
+def kernels(data: Path) -> str:
+    """Speed of the kernels against a copy: a row a method, a column a kernel."""
+    rows = load(data / "kernels.csv")
+    names = list(dict.fromkeys(r["kernel"] for r in rows))
+    groups: dict[tuple[str, str, str], dict[str, str]] = {}
+    for r in rows:
+        cells = groups.setdefault((r["method"], r["backend"], r["threads"]), {"copy": r["copy_gbps"]})
+        cells[r["kernel"]] = f"{float(r['ratio']):.2f}"
+    body = [
+        [f"`{method}`", backend, threads, f"{float(cells['copy']):.1f}", *(cells[name] for name in names)]
+        for (method, backend, threads), cells in groups.items()
+    ]
+    head = ["method", "backend", "threads", "copy GB/s", *names]
+    return _table(head, body, left=2) + _where(rows[0], "thinwire bench kernels")
+
+
+def checksum(data: Path) -> str:
+    """What the checksum adds to an encode, to a decode, and to both together."""
+    rows = [r for r in load(data / "kernels.csv") if r["threads"] == "1" and r["backend"] == "cpu-avx512"]
+    times = {(r["method"], r["kernel"]): float(r["ms_p50"]) for r in rows}
+    body = []
+    for method in (f"qsgd:bits={b}" for b in (1, 2, 4, 8)):
+        plain = [times[method, k] for k in ("encode", "decode_add")]
+        checked = [times[method, k] for k in ("encode+crc", "decode_add+crc")]
+        pairs = [*zip(plain, checked, strict=True), (sum(plain), sum(checked))]
+        body.append([f"`{method}`", *(f"{100 * (b / a - 1):+.0f}%" for a, b in pairs)])
+    return _table(["method", "encode", "decode_add", "both"], body) + _where(rows[0], "thinwire bench kernels")
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "readme": readme,
+    "quantisers": quantisers,
+    "kernels": kernels,
+    "checksum": checksum,
+}
+PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
+    """(page, text as it is, text as it should be) of every page with a table."""
+    data = root / "benchmarks" / "data"
+
+    def table(place: re.Match[str]) -> str:
+        return f"{place[1]}\n{TABLES[place[2]](data)}\n\n{place[3]}"
+
+    for page in (root / "README.md", *sorted((root / "docs").glob("**/*.md"))):
+        old = page.read_text()
+        new = PLACE.sub(table, old)
+        if PLACE.search(old):
+            yield page, old, new
+
+
+def main() -> int:
+    """Rewrite the tables; with --check only say which pages are out of date."""
+    stale = [(page, new) for page, old, new in pages() if old != new]
+    for page, new in stale:
+        print(f"{page.relative_to(ROOT)}: tables {'are out of date' if '--check' in sys.argv else 'rewritten'}")
+        if "--check" not in sys.argv:
+            page.write_text(new)
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
