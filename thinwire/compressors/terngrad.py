@@ -67,9 +67,12 @@ class TernGrad(ScalingQuantiser):
         return out
 
     def _scaler(self, g: Tensor) -> Tensor:
-        top = g.abs().max().float()
+        low, high = torch.aminmax(g)
+        top = torch.maximum(low.abs(), high.abs()).float()
         if self.clip is not None:
-            sigma = g.double().std(correction=0)
+            sigma = g.float().std(correction=0)
+            if not sigma.isfinite():  # the squares may have overflowed
+                sigma = g.double().std(correction=0)
             top = torch.where(sigma > 0, torch.minimum(top, (self.clip * sigma).float()), top)
             top = torch.where(sigma.isnan(), torch.nan, top)
         return torch.where(top.isfinite(), top.clamp(max=TOP), torch.nan)

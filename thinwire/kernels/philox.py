@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from thinwire.kernels.planar import narrow
 from thinwire.kernels.spec import LANES, ROWS, TILE
 
 if TYPE_CHECKING:
@@ -54,26 +55,3 @@ def noise(key: Key, n: int, device: torch.device) -> Tensor:
     halves = [part for w in words for part in (w & 0xFFFF, w >> 16)]
     wide = torch.stack(halves, 1).view(tiles, LANES, ROWS).transpose(1, 2).to(torch.int32)
     return narrow(wide.reshape(tiles, TILE), n)
-
-
-def narrow(wide: Tensor, n: int) -> Tensor:
-    """Elements 0 .. n-1 from full tiles (tiles, 512); the last tile has rows of ceil(m/8) lanes."""
-    full, rest = divmod(n, TILE)
-    if not rest:
-        return wide[:full].reshape(-1)
-    lanes = -(-rest // ROWS)
-    last = wide[full].view(ROWS, LANES)[:, :lanes].reshape(-1)[:rest]
-    return torch.cat([wide[:full].reshape(-1), last])
-
-
-def widen(x: Tensor) -> Tensor:
-    """The inverse of `narrow`: full tiles, with zeros in the lanes that the last tile does not have."""
-    full, rest = divmod(x.numel(), TILE)
-    wide = x.new_zeros(full + (rest > 0), TILE)
-    wide[:full] = x[: full * TILE].view(full, TILE)
-    if rest:
-        lanes = -(-rest // ROWS)
-        last = x.new_zeros(ROWS * lanes)
-        last[:rest] = x[full * TILE :]
-        wide[full].view(ROWS, LANES)[:, :lanes] = last.view(ROWS, lanes)
-    return wide

@@ -1,7 +1,6 @@
 """The reference tier: every pass in plain torch, written to be read. It is the definition of the bits.
 
-All arithmetic is float32 with one rounding an operation, in the order written here; norms are summed in float64
-over 64 lanes, row by row, then by halving, in segments of 65536 elements.
+All arithmetic is float32 with one rounding an operation, in the order written here.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from thinwire.kernels import philox
+from thinwire.kernels import philox, planar
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.spec import LANES, ROWS, TILE, TOP, Kind, Norm
+from thinwire.kernels.scales import find_scales
+from thinwire.kernels.spec import Kind, Norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,66 +20,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key
     from thinwire.kernels.spec import Blocks, Quant
 
-SEGMENT = 1 << 16
 FIXED = 65536.0  # 16 fraction bits, matching the noise
-
-
-def _sum_of(values: Tensor) -> Tensor:
-    """Sum of a float64 vector in the order of the kernels."""
-    total = values.new_zeros(())
-    for start in range(0, values.numel(), SEGMENT):
-        segment = values[start : start + SEGMENT]
-        rows = -(-segment.numel() // LANES)
-        padded = values.new_zeros(rows * LANES)
-        padded[: segment.numel()] = segment
-        acc = values.new_zeros(LANES)
-        for row in padded.view(rows, LANES):
-            acc = acc + row
-        while acc.numel() > 1:
-            half = acc.numel() // 2
-            acc = acc[:half] + acc[half:]
-        total = total + acc[0]
-    return total
-
-
-def _sums(values: Tensor, blocks: Blocks) -> Tensor:
-    """`_sum_of` of every block; equal blocks of at most one segment go side by side."""
-    if blocks.starts is not None or blocks.size > SEGMENT:
-        return torch.stack([_sum_of(values[a:b]) for a, b in blocks.ranges()])
-    rows = -(-blocks.size // LANES)
-    padded = values.new_zeros(blocks.count, rows * LANES)
-    whole = blocks.n // blocks.size
-    padded[:whole, : blocks.size] = values[: whole * blocks.size].view(whole, blocks.size)
-    if whole < blocks.count:
-        padded[whole, : blocks.n - whole * blocks.size] = values[whole * blocks.size :]
-    acc = values.new_zeros(blocks.count, LANES)
-    for row in range(rows):
-        acc = acc + padded[:, row * LANES : (row + 1) * LANES]
-    while acc.shape[1] > 1:
-        half = acc.shape[1] // 2
-        acc = acc[:, :half] + acc[:, half:]
-    return acc[:, 0]
-
-
-def find_scales(p: Tensor, norm: Norm, blocks: Blocks) -> Tensor:
-    """The scales of every block of `p` (float32), at most 2^126; NaN where a block is not finite."""
-    if norm in (Norm.L2, Norm.MEAN):
-        wide = p.double()
-        if norm is Norm.L2:
-            scale = _sums(wide * wide, blocks).sqrt()
-        else:
-            sizes = torch.tensor([b - a for a, b in blocks.ranges()], dtype=torch.float64, device=p.device)
-            scale = _sums(wide.abs(), blocks) / sizes
-        return torch.where(scale.isfinite(), scale.clamp(max=TOP).float(), torch.nan)
-    index = blocks.index.to(p.device)
-    low = p.new_full((blocks.count,), torch.inf).scatter_reduce(0, index, p, "amin")
-    high = p.new_full((blocks.count,), -torch.inf).scatter_reduce(0, index, p, "amax")
-    top = torch.maximum(low.abs(), high.abs())
-    finite = top.isfinite()
-    if norm is Norm.RANGE:
-        pair = torch.stack([low, high], 1).clamp(-TOP, TOP) + 0.0  # + 0: one sign of zero
-        return torch.where(finite[:, None], pair, torch.nan).view(-1)
-    return torch.where(finite, torch.ones_like(top) if norm is Norm.UNIT else top.clamp(max=TOP), torch.nan)
 
 
 def _lift(scale: Tensor) -> Tensor:
@@ -159,64 +100,10 @@ def dequantise(codes: Tensor, scales: Tensor, quant: Quant, blocks: Blocks) -> T
     return codes.float() * step
 
 
-def pack(codes: Tensor, width: int) -> Tensor:
-    """One-byte codes to planar fields (see `spec`)."""
-    n = codes.numel()
-    wide = philox.widen(codes.to(torch.int64) & ((1 << width) - 1)).view(-1, ROWS, LANES)
-    shift = torch.arange(ROWS, device=codes.device)[:, None] * width
-    planes = torch.arange(width, device=codes.device)[:, None] * 8
-    # 8 fields of up to 8 bits fit 64 bits exactly; arithmetic shifts are masked to bytes.
-    number = (wide << shift).sum(1, keepdim=True)
-    out = ((number >> planes) & 0xFF).to(torch.uint8)  # (tiles, width, lanes)
-    full, rest = divmod(n, TILE)
-    last = out[full, :, : -(-rest // ROWS)].reshape(-1) if rest else out.new_empty(0)
-    return torch.cat([out[:full].reshape(-1), last])
-
-
-def unpack(packed: Tensor, n: int, width: int) -> Tensor:
-    """Planar fields to one-byte codes."""
-    full, rest = divmod(n, TILE)
-    lanes = -(-rest // ROWS)
-    out = torch.zeros(full + (rest > 0), width, LANES, dtype=torch.int64, device=packed.device)
-    out[:full] = packed[: full * LANES * width].view(full, width, LANES)
-    if rest:
-        out[full, :, :lanes] = packed[full * LANES * width :][: lanes * width].view(width, lanes)
-    planes = torch.arange(width, device=packed.device)[:, None] * 8
-    number = (out << planes).sum(1, keepdim=True)
-    shift = torch.arange(ROWS, device=packed.device)[:, None] * width
-    codes = ((number >> shift) & ((1 << width) - 1)).to(torch.uint8)
-    return philox.narrow(codes.view(-1, TILE), n)
-
-
-def _natural_planes(codes: Tensor, sign: Tensor) -> Tensor:
-    """Tiles of 8 exponent rows and one row of packed signs."""
-    n = codes.numel()
-    exponents, signs = pack(codes, 8), pack(sign, 1)
-    full, rest = divmod(n, TILE)
-    lanes = -(-rest // ROWS)
-    tiles = [
-        torch.cat([exponents[: full * TILE].view(full, TILE), signs[: full * LANES].view(full, LANES)], 1).view(-1),
-        exponents[full * TILE :],
-        signs[full * LANES :][:lanes],
-    ]
-    return torch.cat(tiles)
-
-
-def _natural_value(codes: Tensor, n: int) -> Tensor:
-    full, rest = divmod(n, TILE)
-    lanes = -(-rest // ROWS)
-    body = codes[: full * (TILE + LANES)].view(full, TILE + LANES)
-    tail = codes[full * (TILE + LANES) :]
-    exponents = unpack(torch.cat([body[:, :TILE].reshape(-1), tail[: lanes * ROWS]]), n, 8).to(torch.int32)
-    signs = unpack(torch.cat([body[:, TILE:].reshape(-1), tail[lanes * ROWS :][:lanes]]), n, 1).to(torch.int32)
-    value = ((exponents << 23) | (signs << 31)).view(torch.float32)
-    return torch.where(exponents == 255, torch.nan, value)
-
-
 def _values(scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
     if quant.kind is Kind.NATURAL:
-        return _natural_value(codes, blocks.n)
-    fields = unpack(codes, blocks.n, quant.width).to(torch.int32)
+        return planar.unpack_natural(codes, blocks.n)
+    fields = planar.unpack(codes, blocks.n, quant.width).to(torch.int32)
     if quant.kind in (Kind.SIGNED, Kind.DITHER):
         half = 1 << (quant.width - 1)
         fields = (fields ^ half) - half
@@ -254,9 +141,9 @@ class ReferenceKernels(Kernels):
         u = philox.noise(key, blocks.n, x.device) if noisy else None
         q = quantise(p, scales, quant, blocks, u)
         if quant.kind is Kind.NATURAL:
-            codes.copy_(_natural_planes(q, (p.view(torch.int32) < 0).to(torch.uint8)))
+            codes.copy_(planar.pack_natural(q, (p.view(torch.int32) < 0).to(torch.uint8)))
         else:
-            codes.copy_(pack(q, quant.width))
+            codes.copy_(planar.pack(q, quant.width))
         if residual is not None:
             residual.copy_(residual * beta + (wide - _values(scales, codes, quant, blocks)))
         return None
@@ -271,10 +158,10 @@ class ReferenceKernels(Kernels):
         return philox.noise(key, n, torch.device("cpu"))
 
     def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
-        out.copy_(pack(codes, width))
+        out.copy_(planar.pack(codes, width))
 
     def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
-        return unpack(packed, n, width)
+        return planar.unpack(packed, n, width)
 
     def crc32c(self, data: Tensor, crc: int = 0) -> int:
         value = crc ^ 0xFFFFFFFF

@@ -21,6 +21,7 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Key, Layout
 from thinwire.lab.records import Row, quantiles
 
+PAUSE = 0.005  # seconds, in which the OpenMP threads of the last copy stop spinning and leave their core
 METHODS = (
     "qsgd:bits=1",
     "qsgd:bits=2",
@@ -94,6 +95,7 @@ def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, r
     times: dict[str, list[float]] = {case.kernel: [] for case in cases}
     for turn in range(-1, repeats):  # the first turn warms up
         for case in cases:
+            time.sleep(PAUSE)
             start = time.perf_counter()
             case.run()
             if turn >= 0:
