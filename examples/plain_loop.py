@@ -29,9 +29,8 @@ def main() -> None:
         loss.backward()
         for i, p in enumerate(model.parameters()):
             mine = q.encode(p.grad, key=tw.Key(step=step, rank=rank, bucket=i)).data
-            dist.all_gather(everyone := [torch.empty_like(mine) for _ in range(world)], mine)
-            peers = [q.decode(tw.Payload(m), tw.Layout.of([("", p)])) for m in everyone]
-            p.grad = torch.stack(peers).mean(0).view_as(p)
+            dist.all_gather(peers := [torch.empty_like(mine) for _ in range(world)], mine)
+            p.grad = torch.stack([q.decode(tw.Payload(m), tw.Layout.of([("", p)])) for m in peers]).mean(0).view_as(p)
             sent += mine.numel() * (world - 1)
         optimizer.step()
         if rank == 0 and step % 50 == 49:
@@ -41,6 +40,7 @@ def main() -> None:
     equal = all(torch.equal(copy, weights) for copy in copies)
     if rank == 0:
         print(f"replicas bitwise equal: {equal}")
+    dist.barrier()  # gloo aborts now and then when one rank tears down while another still talks
     dist.destroy_process_group()
 
 

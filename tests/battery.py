@@ -92,6 +92,12 @@ def vector(n: int, kind: str = "gauss", seed: int = 0) -> Tensor:
     return torch.zeros(n)
 
 
+def fixed_vector(n: int) -> Tensor:
+    """Floats from integer arithmetic alone: no generator that another machine or release may round otherwise."""
+    i = torch.arange(n)
+    return ((i * 7919 + 104729) % 2003 - 1001).float() * 2.0 ** ((i % 11) - 16).float()
+
+
 def coded_and_back(c: Compressor, x: Tensor, seed: int = 1, layout: Layout | None = None) -> Tensor:
     """decode(encode(x))."""
     return c.decode(c.encode(x, layout, Key(seed=seed)), layout or Layout.flat(x.numel()))

@@ -62,10 +62,12 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
     ("arguments", "message"),
     [
         (["bench", "kernels", "--method", "qsdg"], "unknown compressor 'qsdg'; did you mean 'qsgd'"),
-        (["bench", "kernels", "--method", "one-bit"], "has no kernel of its own to time; write one of"),
+        (["bench", "kernels", "--method", "cast"], "has no kernel of its own to time; write one of"),
         (["bench", "kernels", "--backend", "tpu"], "no kernels called 'tpu' on this machine"),
         (["bench", "kernels", "--size", "0"], "positive numbers"),
         (["bench", "kernels", "--threads", "-1"], "positive numbers"),
+        (["bench", "kernels", "--method", "terngrad:clip=abc"], "clip is a number or none"),
+        (["demo", "--save", "/"], "Is a directory"),
         (["demo", "--jsn"], "No such option"),
         (["dmeo"], "No such command"),
     ],

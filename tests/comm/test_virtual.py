@@ -154,5 +154,11 @@ def test_bad_peers_and_sizes() -> None:
 
     with pytest.raises(ValueError, match="differ between ranks"):
         run(program, 2)
+
+    async def unequal(comm: Comm) -> None:
+        await comm.all_gather(torch.zeros(comm.rank + 1), equal=True)
+
+    with pytest.raises(ValueError, match=r"differ in size: \[1, 2\]"):
+        run(unequal, 2)
     with pytest.raises(ValueError, match="at least one rank"):
         run(program, 0)

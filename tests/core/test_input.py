@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from thinwire import ErrorFeedback, Key, Layout, Overlap, Sync, compressor
+from thinwire import ErrorFeedback, Key, Layout, Overlap, Sync, compressor, encode_with_feedback
 from thinwire.compressors import (
     Cast,
     IntBlock,
@@ -56,6 +56,19 @@ def test_decode_add_into_the_wrong_tensor() -> None:
             c.decode_add(payload, Layout.flat(8), out)
 
 
+def test_a_residual_that_does_not_fit() -> None:
+    x = torch.ones(64)
+    for e in (torch.zeros(63), torch.zeros(64, dtype=torch.float64), torch.zeros(128)[::2]):
+        with pytest.raises(ValueError, match="the residual is a contiguous float32 tensor of 64 elements on cpu"):
+            encode_with_feedback(Qsgd(bits=4), x, e)
+
+
+def test_a_block_larger_than_any_tensor_is_one_block() -> None:
+    x = torch.ones(1 << 18, dtype=torch.bfloat16)
+    payload = Qsgd(bits=4, block=2**55 + 1).encode(x)
+    assert payload.body.numel() == 4 + x.numel() // 2
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -72,6 +85,8 @@ def test_decode_add_into_the_wrong_tensor() -> None:
         (lambda: IntBlock(bits=1), "fields have 2 to 8 bits"),
         (lambda: IntBlock(rounding="up"), "write rounding='nearest' or 'stochastic'"),  # type: ignore[arg-type]
         (lambda: KLevel(k=1), "write 2 to 256 levels"),
+        (lambda: KLevel(k=2.5), "write 2 to 256 levels"),  # type: ignore[arg-type]
+        (lambda: IntBlock(block=1.5), "positive block size"),  # type: ignore[arg-type]
         (lambda: LaqGrid(bits=9), "fields have 1 to 8 bits"),
         (lambda: LowPrecision(bits=1), "fields have 2 to 8 bits"),
         (lambda: LowPrecision(step=0.0), "positive step"),
@@ -107,6 +122,13 @@ def test_settings_out_of_range(make: Callable[[], object], message: str) -> None
         ("qsgd:bit=4", "compressor 'qsgd' has no setting 'bit'; did you mean 'bits'"),
         ("qsgd:4", r"'4' in 'qsgd:4' is not key=value; write qsgd:bits=\.\.\."),
         ("qsgd:bits=99", "fields have 1 to 8 bits"),
+        ("qsgd:bits=4,bits=2", "sets bits twice"),
+        ("qsgd:bits=4,block=abc", "block is a whole number or none"),
+        ("int:block=1.5", "block is a whole number or none"),
+        ("terngrad:clip=abc", "clip is a number or none"),
+        ("terngrad:clip=inf", "clip is a number or none"),
+        ("qsgd:bits=4,symmetric=maybe", "symmetric is true or false"),
+        ("qsgd:bits=4,norm=l3", "norm is max or l2"),
     ],
 )
 def test_unknown_ids(text: str, message: str) -> None:

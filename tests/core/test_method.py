@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import ClassVar, final
 
@@ -26,10 +26,14 @@ from thinwire import (
 )
 from thinwire import compressors as axis
 from thinwire.comm import Comm, run
-from thinwire.compressors import Cast, Identity, Natural, OneBit, Qsgd, ScaledSign
+from thinwire.compressors import Cast, Identity, Natural, OneBit, Qsgd, ScaledSign, Sign, TernGrad
 from thinwire.core import registry
+from thinwire.core.coded import Coded
+from thinwire.core.compressor import scheme
 from thinwire.core.config import from_config, from_json
+from thinwire.core.errors import PayloadError
 from thinwire.core.method import METHODS
+from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.sync import Delta, Grad, Momentum, Param, Update
 
@@ -68,6 +72,15 @@ def test_ids() -> None:
     assert Qsgd(bits=4, norm="max").id == "qsgd:bits=4"
     assert axis.get("qsgd:bits=4,norm=max") == Qsgd(bits=4)
     assert Method(AllReduce(), Sync(warmup=3)).id.startswith("custom-")
+    changed = replace(methods.qsgd(), sync=Sync(warmup=3))
+    assert changed.id.startswith("custom-")  # no longer what the label says
+
+
+def test_equal_configs_look_equal() -> None:
+    assert TernGrad(clip=3) == TernGrad(clip=3.0)
+    assert TernGrad(clip=3).to_json() == TernGrad(clip=3.0).to_json()
+    assert TernGrad(clip=3).id == TernGrad(clip=3.0).id == "terngrad:clip=3"
+    assert Channel(Qsgd(bits=4)).id == "channel:compressor=(qsgd:bits=4)"  # default parts are left out
 
 
 def test_all_reduce_refuses_what_is_not_linear() -> None:
@@ -78,6 +91,12 @@ def test_all_reduce_refuses_what_is_not_linear() -> None:
 def test_wrong_parts_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Channel\(compressor=...\) takes a Compressor; got 'qsgd'"):
         Channel("qsgd")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"AllGather takes a Channel; write AllGather\(Channel\(Qsgd\(bits=4"):
+        AllGather(Qsgd(bits=4))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="AllReduce takes a Channel"):
+        AllReduce(Identity())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"error feedback cannot settle; write Channel\(ScaledSign\(\)"):
+        Channel(Sign(), ErrorFeedback())
     with pytest.raises(TypeError, match=r"Method\(exchange=...\) takes an Exchange"):
         Method(Channel(Identity()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Qsgd has no field 'bitz'; did you mean 'bits'"):
@@ -134,8 +153,22 @@ def test_any_codec_composes_with_a_symbol_compressor() -> None:
 
 
 def test_a_codec_needs_symbols() -> None:
-    with pytest.raises(TypeError, match=r"has no integer symbols for a codec; leave the codec out: Channel\(OneBit"):
-        Channel(OneBit(), codec=Raw())
+    with pytest.raises(TypeError, match=r"has no integer symbols for a codec; leave the codec out: Channel\(Natural"):
+        Channel(Natural(), codec=Raw())
+
+
+def test_symbols_of_small_magnitudes_are_small() -> None:
+    x, c, layout = torch.tensor([0.0, -1.0, 1.0, -7.0, 7.0]), Qsgd(bits=4), Layout.flat(5)
+    side = torch.empty(c.side_bytes(layout), dtype=torch.uint8)
+    assert c.write_symbols(x, layout, Key(), side).tolist() == [0, 1, 2, 13, 14]
+
+
+def test_a_codec_that_loses_symbols_is_caught() -> None:
+    short = Coded(Qsgd(bits=4), Raw())
+    payload = Payload.new(4 + 99)
+    payload.seal(scheme(short, Layout.flat(100)), Key())
+    with pytest.raises(PayloadError, match="raw gave 99 symbols for 100 elements"):
+        short.decode(payload, Layout.flat(100))
 
 
 def test_entry_points_are_looked_up_when_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

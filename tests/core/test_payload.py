@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import struct
 import warnings
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from battery import INSTANCES, LAYOUT, vector
 from torch import Tensor
 
 from thinwire import Key, Layout, Payload, PayloadError
-from thinwire.compressors import Natural, Qsgd, TernGrad
+from thinwire.compressors import Natural, Qsgd, ScaledSign, TernGrad
 from thinwire.core.compressor import Compressor, scheme
 from thinwire.core.payload import HEADER
 
@@ -58,14 +60,17 @@ def test_another_compressors_payload_is_refused() -> None:
 
 
 def test_a_payload_of_another_length_is_refused() -> None:
-    with pytest.raises(PayloadError, match="of 2000 elements has 1016 body bytes; 508 arrived"):
+    with pytest.raises(PayloadError, match="or for another layout"):
         C.decode(sealed(), Layout.flat(2000))
+    short = Payload(sealed().data[:-8].clone()).seal(scheme(C, LAYOUT_1000), Key())
+    with pytest.raises(PayloadError, match="of 1000 elements has 508 body bytes; 500 arrived"):
+        C.decode(short, LAYOUT_1000)
 
 
 def test_step_and_bucket_are_checked_where_a_key_is_given() -> None:
     out = torch.zeros(1000)
     C.decode_add(sealed(), LAYOUT_1000, out, key=Key(step=7, bucket=3))
-    with pytest.raises(PayloadError, match="payload of step 7, bucket 3 arrived in step 8, bucket 3"):
+    with pytest.raises(PayloadError, match="payload of step 7, bucket 3, hop 0 arrived in step 8, bucket 3"):
         C.decode_add(sealed(), LAYOUT_1000, out, key=Key(step=8, bucket=3))
 
 
@@ -139,13 +144,55 @@ def test_random_bodies_without_a_checksum_never_crash(c: Compressor) -> None:
         for _ in range(50):
             payload = Payload.new(c.nbytes(LAYOUT))
             payload.body.copy_(torch.randint(0, 256, (payload.body.numel(),), generator=generator))
-            payload.seal(scheme(c), Key(), crc=False)
+            payload.seal(scheme(c, LAYOUT), Key(), crc=False)
             with contextlib.suppress(PayloadError):
                 assert c.decode(payload, LAYOUT).shape == (LAYOUT.numel,)
 
 
 def test_header_layout_is_fixed() -> None:
-    raw = sealed().data[:32].numpy().tobytes()
-    magic, version, flags, zero, made_by, step, bucket, nbytes, _ = struct.unpack("<4sBBHIIIQI", raw)
-    assert (magic, version, flags, zero, step, bucket, nbytes) == (b"thin", 1, 1, 0, 7, 3, 508)
-    assert made_by == scheme(C)
+    raw = C.encode(X, key=Key(step=7, bucket=3, rank=70_000, hop=9)).data[:32].numpy().tobytes()
+    magic, version, flags, rank, made_by, step, bucket, nbytes, hop, zero, _ = struct.unpack("<4sBBHIIIIHHI", raw)
+    assert (magic, version, flags, rank) == (b"thin", 1, 1, 70_000 - 65_536)
+    assert (step, bucket, nbytes, hop, zero) == (7, 3, 508, 9, 0)
+    assert made_by == scheme(C, LAYOUT_1000)
+
+
+def test_a_payload_for_another_layout_is_refused() -> None:
+    c = ScaledSign()
+    payload = c.encode(vector(100), Layout(("a", "b"), ((10,), (90,))))
+    with pytest.raises(PayloadError, match="or for another layout"):
+        c.decode(payload, Layout(("a", "b"), ((90,), (10,))))
+
+
+def test_the_key_of_the_sender_reaches_the_decoder() -> None:
+    """Shared randomness: what the sender drew from its key can be drawn again from header and seed."""
+    seen = []
+
+    @final
+    @dataclass(frozen=True)
+    class Spy(Compressor):
+        name: ClassVar[str] = "spy"
+
+        @property
+        def unbiased(self) -> bool:
+            return False
+
+        def omega(self, d: int) -> float | None:
+            return None
+
+        def delta(self, d: int) -> float | None:
+            return None
+
+        def nbytes(self, layout: Layout) -> int:
+            return 0
+
+        def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+            seen.append(key)
+            return None
+
+        def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+            seen.append(key)
+
+    key = Key(seed=9, step=2, rank=5, bucket=1, hop=1)
+    Spy().decode(Spy().encode(X, key=key), LAYOUT_1000, key=key.fold(rank=0))
+    assert seen == [key, key]

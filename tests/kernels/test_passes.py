@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,9 +62,10 @@ def test_crc32c_of_long_and_threaded_input_continues() -> None:
 
 
 KINDS = {
-    Kind.SIGNED: [Norm.MAX, Norm.L2],
+    Kind.SIGNED: [Norm.MAX, Norm.L2, Norm.CLIPPED],
     Kind.UNSIGNED: [Norm.MAX, Norm.L2, Norm.RANGE],
     Kind.SIGN: [Norm.MEAN, Norm.UNIT],
+    Kind.PAIR: [Norm.SIDES],
     Kind.DITHER: [Norm.MAX, Norm.L2],
 }
 
@@ -71,11 +75,12 @@ KINDS = {
 def test_any_quantiser_on_any_blocks_is_bit_equal(tier: str, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(KINDS)))
     norm = data.draw(st.sampled_from(KINDS[kind]))
-    width = 1 if kind is Kind.SIGN else data.draw(st.integers(2 if kind is not Kind.UNSIGNED else 1, 8))
-    top = {Kind.SIGNED: 2 ** (width - 1) - 1, Kind.UNSIGNED: 2**width - 1, Kind.SIGN: 1}.get(
+    width = 1 if kind in (Kind.SIGN, Kind.PAIR) else data.draw(st.integers(2 if kind is not Kind.UNSIGNED else 1, 8))
+    top = {Kind.SIGNED: 2 ** (width - 1) - 1, Kind.UNSIGNED: 2**width - 1, Kind.SIGN: 1, Kind.PAIR: 1}.get(
         kind, min(24, 2 ** (width - 1) - 1)
     )
-    quant = Quant(kind, norm, data.draw(st.integers(1, top)), width, kind is Kind.DITHER or data.draw(st.booleans()))
+    noisy = kind is Kind.DITHER or data.draw(st.booleans())
+    quant = Quant(kind, norm, data.draw(st.integers(1, top)), width, noisy, clip=data.draw(st.floats(0.5, 4)))
     n = data.draw(st.integers(1, 3000))
     if data.draw(st.booleans()):
         blocks = Blocks(n, size=data.draw(st.integers(1, 2 * n)))
@@ -92,7 +97,7 @@ def test_any_quantiser_on_any_blocks_is_bit_equal(tier: str, data: st.DataObject
         k = kernels.get(name)
         k.encode(x, quant, blocks, key, scales, codes, residual=residual, alpha=0.5, beta=0.25)
         k.decode_add(scales, codes, quant, blocks, out, 0.125)
-        outputs.append((scales, codes, residual, out))
+        outputs.append((scales, codes, residual, out, k.scales(x, quant, blocks)))
     for expected, got in zip(*outputs, strict=True):
         assert torch.equal(expected, got)
 
@@ -139,3 +144,21 @@ def test_all_instruction_sets_of_this_machine_are_under_test() -> None:
     flags = next((line for line in lines if line.startswith("flags")), "").split()
     assert ("avx2" in flags) == ("cpu-avx2" in TIERS)
     assert ({"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags)) == ("cpu-avx512" in TIERS)
+
+
+def test_bytes_do_not_depend_on_what_torch_uses_of_the_cpu() -> None:
+    """The same key gives the same payload when torch's own reductions add in another order."""
+    code = (
+        "import sys, zlib; sys.path.insert(0, sys.argv[1]); from battery import INSTANCES, LAYOUT, fixed_vector\n"
+        "from thinwire import Key\n"
+        "x = fixed_vector(LAYOUT.numel)\n"
+        "print([zlib.crc32(c.encode(x, LAYOUT, Key(seed=1)).data.numpy().tobytes()) for c in INSTANCES])"
+    )
+    tests = str(Path(__file__).parents[1])
+    outputs = set()
+    for capability in ("default", "avx2"):
+        environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+        command = [sys.executable, "-c", code, tests]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         app(args=arguments, prog_name="thinwire")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, TypeError, OSError) as error:
         errors.print(f"thinwire: {error}", markup=False, soft_wrap=True)
         return 2
     return 0

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from thinwire import compressors
-from thinwire import methods as papers
 from thinwire.cli.output import show
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import METHODS
@@ -32,7 +31,6 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """List every method and compressor: id, bits an element, unbiased or contraction."""
-    assert papers is not None  # importing the package registers them
     rows = [*_methods(), *_compressors()]
     show(rows, as_json=as_json, title=f"Facts for {SIZE:,} elements; bits are of one payload.", columns=COLUMNS)
 
@@ -48,9 +46,9 @@ def _methods() -> list[Row]:
 def _compressors() -> list[Row]:
     """The settings of the tables, then registered names that they do not show."""
     shown = quantisers.every()
-    names = {c.name for c in shown}
-    others = [compressors.get(name) for name in compressors.COMPRESSORS if name not in names]
-    return [_row("compressor", c.id, type(c).__module__, c) for c in (*shown, *others)]
+    names = {c.name for c in shown.values()}
+    shown |= {name: compressors.get(name) for name in compressors.COMPRESSORS if name not in names}
+    return [_row("compressor", text, type(c).__module__, c) for text, c in shown.items()]
 
 
 def _row(axis: str, name: str, module: str, c: Compressor) -> Row:

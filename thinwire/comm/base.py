@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
 from torch import Tensor
 
@@ -27,17 +27,19 @@ class Request(Generic[T]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllReduceRequest(Request[Tensor]):
-    """The sum of everybody's `x`, added in rank order."""
+    """The sum of everybody's `x`, added in rank order, or the largest."""
 
     x: Tensor
+    op: Literal["sum", "max"] = "sum"
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class AllGatherRequest(Request[list[Tensor]]):
-    """Everybody's `x`, by rank; sizes may differ."""
+    """Everybody's `x`, by rank; sizes may differ unless `equal`, which saves a driver the asking."""
 
     x: Tensor
+    equal: bool = False
 
 
 @final
@@ -97,13 +99,13 @@ class Comm:
     size: int
     traffic: Traffic = field(default_factory=Traffic)
 
-    def all_reduce(self, x: Tensor) -> AllReduceRequest:
-        """Sum over ranks."""
-        return AllReduceRequest(x)
+    def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
+        """Sum or maximum over ranks."""
+        return AllReduceRequest(x, op)
 
-    def all_gather(self, x: Tensor) -> AllGatherRequest:
-        """Everybody's tensor; sizes may differ."""
-        return AllGatherRequest(x)
+    def all_gather(self, x: Tensor, *, equal: bool = False) -> AllGatherRequest:
+        """Everybody's tensor; `equal` promises that all have the same size."""
+        return AllGatherRequest(x, equal)
 
     def all_to_all(self, xs: Sequence[Tensor]) -> AllToAllRequest:
         """One tensor to each rank, one from each."""

@@ -142,14 +142,17 @@ def _answer_collective(requests: list[Request[Any]]) -> list[Any] | None:
     alls = [r for r in requests if isinstance(r, AllToAllRequest)]
     n = len(requests)
     if len(reduces) == n:
-        shapes = {(tuple(r.x.shape), r.x.dtype) for r in reduces}
+        shapes = {(tuple(r.x.shape), r.x.dtype, r.op) for r in reduces}
         if len(shapes) > 1:
             raise ValueError(f"all_reduce of tensors that differ between ranks: {sorted(map(str, shapes))}")
-        total = torch.zeros_like(reduces[0].x)
-        for r in reduces:
-            total += r.x
+        total = reduces[0].x.clone()
+        for r in reduces[1:]:
+            total = torch.maximum(total, r.x) if r.op == "max" else total + r.x
         return [total.clone() for _ in requests]
     if len(gathers) == n:
+        sizes = {r.x.numel() for r in gathers}
+        if len(sizes) > 1 and any(r.equal for r in gathers):
+            raise ValueError(f"all_gather(equal=True) of tensors that differ in size: {sorted(sizes)}")
         return [[r.x.clone() for r in gathers] for _ in requests]
     if len(alls) == n:
         return [[r.xs[rank].clone() for r in alls] for rank in range(n)]

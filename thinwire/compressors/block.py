@@ -8,29 +8,20 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, final
 
 import torch
 
 from thinwire import kernels
 from thinwire.core.coded import SymbolCompressor
-from thinwire.core.compressor import FusedCompressor
-from thinwire.core.payload import Tail
-from thinwire.kernels.spec import Blocks, Kind, Quant
+from thinwire.core.compressor import FusedCompressor, scheme
+from thinwire.core.payload import Payload, Tail
+from thinwire.kernels.spec import Blocks, Quant
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.types import Key, Layout
-
-
-class _Feedback(NamedTuple):
-    residual: Tensor | None
-    alpha: float
-    beta: float
-
-
-_NO_FEEDBACK = _Feedback(None, 1.0, 1.0)
 
 
 class BlockQuantiser(FusedCompressor, SymbolCompressor):
@@ -75,39 +66,59 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
         checksum: bool = False,
     ) -> Tail | None:
         """One pass: compensate, scale, round, pack, keep the error, checksum the fields."""
-        scales = None
-        if isinstance(self, ScalingQuantiser):
-            scales = self.given_scales(x if residual is None else x.float() + residual * alpha, layout)
-        feedback = _Feedback(residual, alpha, beta)
-        return self._encode(self.quant, x, scales, layout, key, body, feedback, checksum=checksum)
+        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
+        remainder = kernels.select(x).encode(
+            x,
+            self.quant,
+            self.blocks(layout),
+            key,
+            side,
+            codes,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+            checksum=checksum,
+        )
+        return None if remainder is None else Tail(codes.numel(), remainder)
 
     @final
-    def write_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, body: Tensor) -> None:
-        """`write` with scales that came from elsewhere, such as a maximum agreed between ranks."""
-        self._encode(self.quant, x, scales, layout, key, body)
+    def scales(self, x: Tensor, layout: Layout) -> Tensor:
+        """The scale of every block, alone: what ranks that share scales take the maximum of."""
+        return kernels.select(x).scales(x.detach().view(-1), self.quant, self.blocks(layout))
 
     @final
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def encode_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
+        """`encode` with scales that came from elsewhere; ranks that share them may add their symbols."""
+        payload = Payload.new(self.nbytes(layout), x.device)
+        side, codes = self._side(payload.body, layout), payload.body[self.side_bytes(layout) :]
+        side.copy_(scales)
+        flat = x.detach().view(-1)
+        kernels.select(x).encode(flat, self.quant, self.blocks(layout), key, side, codes, given=True)
+        return payload.seal(scheme(self, layout), key, crc=crc)
+
+    @final
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """One fused pass: unpack, scale, add."""
         side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
         kernels.select(body).decode_add(side, codes, self.quant, self.blocks(layout), out, weight)
 
     @final
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
-        """Fields as whole bytes: the 8-bit layout is element order."""
+        """Fields as whole bytes (the 8-bit layout is element order); signed ones as 0, -1, 1, -2, ..."""
         whole = replace(self.quant, width=8)
-        body = torch.empty(side.numel() + whole.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
-        scales = self.given_scales(x, layout) if isinstance(self, ScalingQuantiser) else None
-        self._encode(whole, x, scales, layout, key, body)
-        side.copy_(body[: side.numel()])
-        return body[side.numel() :][: layout.numel] & ((1 << self.width) - 1)
+        codes = torch.empty(whole.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
+        kernels.select(x).encode(x, whole, self.blocks(layout), key, side.view(torch.float32), codes)
+        symbols = codes[: layout.numel]
+        if self.quant.signed:
+            q = symbols.view(torch.int8)
+            symbols = ((q << 1) ^ (q >> 7)).view(torch.uint8)
+        return symbols
 
     @final
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
         """The inverse of `write_symbols`, added."""
-        if self.quant.kind in (Kind.SIGNED, Kind.DITHER):  # widen two's complement to a byte
-            half = 1 << (self.width - 1)
-            symbols = (symbols ^ half) - half
+        if self.quant.signed:
+            symbols = (symbols >> 1) ^ (0 - (symbols & 1))
         whole = replace(self.quant, width=8)
         codes = torch.zeros(whole.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
         codes[: layout.numel] = symbols
@@ -116,53 +127,15 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
     def _side(self, body: Tensor, layout: Layout) -> Tensor:
         return body[: self.side_bytes(layout)].view(torch.float32)
 
-    def _encode(
-        self,
-        quant: Quant,
-        x: Tensor,
-        scales: Tensor | None,
-        layout: Layout,
-        key: Key,
-        body: Tensor,
-        feedback: _Feedback = _NO_FEEDBACK,
-        *,
-        checksum: bool = False,
-    ) -> Tail | None:
-        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
-        if scales is not None:
-            side.copy_(scales)
-        remainder = kernels.select(x).encode(
-            x,
-            quant,
-            self.blocks(layout),
-            key,
-            side,
-            codes,
-            given=scales is not None,
-            residual=feedback.residual,
-            alpha=feedback.alpha,
-            beta=feedback.beta,
-            checksum=checksum,
-        )
-        return None if remainder is None else Tail(codes.numel(), remainder)
-
-
-class ScalingQuantiser(BlockQuantiser):
-    """A block quantiser that finds its scales by other means than `quant.norm`."""
-
-    @abstractmethod
-    def given_scales(self, x: Tensor, layout: Layout) -> Tensor:
-        """The scales of every block, float32."""
-
 
 def equal_blocks(layout: Layout, size: int | None) -> Blocks:
-    """Blocks of `size` elements across the whole vector; None: one block."""
-    return Blocks(layout.numel, size=size or max(1, layout.numel))
+    """Blocks of `size` elements across the whole vector; None, or more than there are: one block."""
+    return Blocks(layout.numel, size=max(1, min(size or layout.numel, layout.numel)))
 
 
 def check_block(name: str, block: int | None) -> None:
     """Refuse a block size that is not a positive number."""
-    if block is not None and block < 1:
+    if block is not None and (not isinstance(block, int) or block < 1):
         raise ValueError(f"{name}(block={block}): write a positive block size, or None for one block")
 
 
@@ -193,3 +166,8 @@ def omega_max(levels: int, d: int) -> float:
     15.5
     """
     return (math.sqrt(levels**2 + d - 1) - levels) / (2 * levels)
+
+
+def contraction(omega: float | None) -> float | None:
+    """E|C(x) - x|^2 <= omega |x|^2 is a contraction where omega < 1."""
+    return 1.0 - omega if omega is not None and omega < 1 else None

@@ -1,8 +1,8 @@
 """Casts to 16 bits: fp16 and bf16. Finite values beyond the range are saturated and counted, never turned into inf.
 
 Sends 16 bits an element and the number of saturated elements (32 bits), which `Cast.saturated` reads back.
-Rounding is to nearest even: relative error at most u = 2^-11 (fp16) or 2^-9 (bf16), so delta = 1 - u^2 for values in
-the normal range of the format; fp16 flushes magnitudes below 2^-25 to zero.
+Rounding is to nearest even: relative error at most u = 2^-11 (fp16) or 2^-9 (bf16) in the normal range. bf16 has the
+range of float32, so delta = 1 - u^2; fp16 flushes magnitudes below 2^-25 to zero and has no such bound.
 
 >>> import torch
 >>> from thinwire.core.types import Layout
@@ -51,8 +51,8 @@ class Cast(Compressor):
         return None
 
     def delta(self, d: int) -> float | None:
-        """1 - u^2 inside the normal range."""
-        return 1 - FORMATS[self.format][1] ** 2
+        """1 - u^2 for bf16; fp16 loses small values whole."""
+        return 1 - FORMATS[self.format][1] ** 2 if self.format == "bf16" else None
 
     def nbytes(self, layout: Layout) -> int:
         """A count and two bytes an element."""
@@ -68,7 +68,7 @@ class Cast(Compressor):
         body[4:].view(dtype).copy_(torch.where(beyond, wide.clamp(-top, top), wide))
         return None
 
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Widen and add."""
         out.copy_(out + body[4:].view(FORMATS[self.format][0]).float() * weight)
 

@@ -45,6 +45,6 @@ class Identity(Compressor):
         body.view(torch.float32).copy_(x)
         return None
 
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add."""
         out.copy_(out + body.view(torch.float32) * weight)

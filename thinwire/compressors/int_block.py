@@ -12,6 +12,8 @@ stochastic: unbiased, omega = (sqrt(s^2 + B - 1) - s) / (2s).
 
 Reference: the format of ZeRO++'s and hivemind's 8-bit blocks, among others. The bounds are ours: the worst block has
 one entry N and B-1 entries just below step/2.
+
+Departs from them: scales are float32, and codes use a symmetric range.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from thinwire.compressors.block import (
     check_bits,
     check_block,
     check_choice,
+    contraction,
     equal_blocks,
     omega_max,
     within,
@@ -68,6 +71,6 @@ class IntBlock(BlockQuantiser):
         return omega_max(self.quant.levels, within(self.block, d)) if self.unbiased else None
 
     def delta(self, d: int) -> float | None:
-        """For rounding to the nearest."""
+        """For both, where random rounding has omega < 1."""
         s, b = self.quant.levels, within(self.block, d)
-        return None if self.unbiased else 4 * s**2 / (4 * s**2 + b - 1)
+        return contraction(self.omega(d)) if self.unbiased else 4 * s**2 / (4 * s**2 + b - 1)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from thinwire.compressors.block import BlockQuantiser, check_block, equal_blocks, within
+from thinwire.compressors.block import BlockQuantiser, check_block, contraction, equal_blocks, within
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class KLevel(BlockQuantiser):
     block: int | None = None
 
     def __post_init__(self) -> None:
-        if not 2 <= self.k <= 256:
+        if not isinstance(self.k, int) or not 2 <= self.k <= 256:
             raise ValueError(f"KLevel(k={self.k}): write 2 to 256 levels")
         check_block("KLevel", self.block)
 
@@ -61,5 +61,4 @@ class KLevel(BlockQuantiser):
 
     def delta(self, d: int) -> float | None:
         """A contraction where omega < 1."""
-        omega = self.omega(d)
-        return 1.0 - omega if omega is not None and omega < 1 else None
+        return contraction(self.omega(d))

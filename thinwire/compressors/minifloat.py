@@ -98,7 +98,7 @@ class MiniFloat(Compressor):
         body[4 * count :].copy_(BitPack().pack(codes, f.bits))
         return None
 
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Unpack, scale, add."""
         f, count = FORMATS[self.format], self._count(layout)
         codes = BitPack().unpack(body[4 * count :], layout.numel, f.bits)

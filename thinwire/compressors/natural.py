@@ -15,7 +15,7 @@ Bound: omega = 1/8, attained at |t| = 4/3 2^k.
 Reference: Horvath, Ho, Horvath, Sahu, Canini, Richtarik, "Natural compression for distributed deep learning", 2019,
 arXiv 1905.10988, definition 1. (A survey prints the floor in both branches; the second must be the ceiling.)
 
-Departs from the paper: noise has 16 bits. Denormals round to 0 or 2^-126, unbiased but outside the bound. Values
+Departs from the paper: denormals round to 0 or 2^-126, unbiased but outside the bound. Values
 above 2^127 stay at 2^127 rather than overflow. NaN and inf decode to NaN.
 """
 
@@ -88,7 +88,7 @@ class Natural(FusedCompressor):
         )
         return None if remainder is None else Tail(body.numel(), remainder)
 
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Unpack and add."""
         kernels.select(body).decode_add(out.new_empty(0), body, EXPONENTS, _one_block(layout), out, weight)
 

@@ -12,7 +12,7 @@ Wire: 32/d + 1 + ceil(log2(s + 1)) bits an element.
 
 Reference: Horvath et al., "Natural compression for distributed deep learning", 2019, arXiv 1905.10988, section 4.
 
-Departs from the paper: noise has 16 bits; at most 24 levels, beyond which the smallest is lost in float32.
+Departs from the paper: at most 24 levels, beyond which the smallest is lost in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from thinwire.compressors.block import BlockQuantiser, check_block, check_choice, equal_blocks, within
+from thinwire.compressors.block import BlockQuantiser, check_block, check_choice, contraction, equal_blocks, within
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -66,5 +66,4 @@ class NaturalDithering(BlockQuantiser):
 
     def delta(self, d: int) -> float | None:
         """A contraction where omega < 1."""
-        omega = self.omega(d)
-        return 1.0 - omega if omega is not None and omega < 1 else None
+        return contraction(self.omega(d))

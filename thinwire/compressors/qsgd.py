@@ -24,8 +24,8 @@ tensor([ 3.7500, -5.0000])
 Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, arXiv 1610.02132, section 3.1 and 3.3.
 
-Departs from the paper: noise has 16 bits, so probabilities are multiples of 2^-16 of a level; the default scale is
-max, which their experiments use, and `bits` counts the sign. The max and [min, max] bounds are ours.
+Departs from the paper: the default scale is max, which their experiments use, and `bits` counts the sign. The max
+and [min, max] bounds are ours.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from thinwire.compressors.block import (
     check_bits,
     check_block,
     check_choice,
+    contraction,
     equal_blocks,
     omega_max,
     within,
@@ -103,5 +104,5 @@ class Qsgd(BlockQuantiser):
         return min(d / s**2, math.sqrt(d) / s) if self.norm == "l2" else omega_max(s, d)
 
     def delta(self, d: int) -> float | None:
-        """Unbiased, not a contraction."""
-        return None
+        """A contraction where omega < 1."""
+        return contraction(self.omega(d))

@@ -32,6 +32,7 @@ class Sign(BlockQuantiser):
     """The sign of every element."""
 
     name: ClassVar[str] = "sign"
+    keeps_scale: ClassVar[bool] = False
 
     @property
     def quant(self) -> Quant:

@@ -47,6 +47,11 @@ class Channel(Config):
             if not isinstance(value, kind):
                 raise TypeError(f"Channel({part}=...) takes a {kind.__name__}; got {value!r}")
         if isinstance(self.memory, ErrorFeedback):
+            if not self.compressor.keeps_scale:
+                raise ValueError(
+                    f"{self.compressor.id} decodes to numbers that do not grow with its input, so error feedback "
+                    f"cannot settle; write Channel(ScaledSign(), {self.memory!r})"
+                )
             _warn_if_unstable(self.compressor, self.memory)
         _ = self.encoder  # refuses a codec that the compressor cannot feed
 
@@ -72,8 +77,14 @@ class Channel(Config):
             return None
         payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
         if not isinstance(self.memory, NoMemory):
-            self.memory.after(x, self.encoder.decode(payload, ctx.layout), state)
+            self.memory.after(x, self.encoder.decode(payload, ctx.layout, key=ctx.key), state)
         return payload
+
+
+def check_channel(exchange: str, channel: object) -> None:
+    """Refuse what is not a channel, with the line to write instead."""
+    if not isinstance(channel, Channel):
+        raise TypeError(f"{exchange} takes a Channel; write {exchange}(Channel({channel!r}))")
 
 
 def _warn_if_unstable(compressor: Compressor, memory: ErrorFeedback) -> None:

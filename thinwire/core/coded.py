@@ -25,7 +25,7 @@ class SymbolCompressor(Compressor):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Symbols lie in 0 .. 2^width - 1."""
+        """Symbols lie in 0 .. 2^width - 1; small ones stand for small magnitudes."""
 
     @abstractmethod
     def side_bytes(self, layout: Layout) -> int:
@@ -81,10 +81,12 @@ class Coded(Compressor):
         body[side : side + data.numel()].copy_(data)
         return side + data.numel()
 
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Decode the symbols and add."""
         side = self.compressor.side_bytes(layout)
         if body.numel() < side:
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
         symbols = self.codec.unpack(body[side:], layout.numel, self.compressor.width)
+        if symbols.numel() != layout.numel:
+            raise PayloadError(f"{self.codec.id} gave {symbols.numel()} symbols for {layout.numel} elements")
         self.compressor.add_symbols(body[:side], symbols, layout, out, weight)

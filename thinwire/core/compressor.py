@@ -28,11 +28,13 @@ class Compressor(Config, ABC):
     """Bodies are float32 vectors whose sum decodes to the sum: they may be added on the wire."""
     fixed_size: ClassVar[bool] = True
     """`nbytes` is exact, so peers need not exchange sizes."""
+    keeps_scale: ClassVar[bool] = True
+    """C(a x) grows with a. Error feedback needs it."""
 
     @property
     @abstractmethod
     def unbiased(self) -> bool:
-        """E[C(x)] = x."""
+        """E[C(x)] = x, to the precision of float32."""
 
     @abstractmethod
     def omega(self, d: int) -> float | None:
@@ -51,45 +53,53 @@ class Compressor(Config, ABC):
         """Encode `x` into `body`; return the bytes used, or None for all of them."""
 
     @abstractmethod
-    def add(self, body: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
-        """`out += weight * decoded`, in place."""
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """`out += weight * decoded`, in place. `key` is the sender's: what it drew can be drawn again."""
 
     @final
+    @torch.no_grad()
     def encode(self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, crc: bool = True) -> Payload:
-        """`x` as a sealed payload. Without a layout `x` is one flat vector."""
-        flat = _as_vector(x)
-        layout = _layout_for(flat, layout)
+        """`x` as a sealed payload. Without a layout `x` is one tensor of its own shape."""
+        flat, layout = _vector(x, layout)
         key = key or Key()
         payload = Payload.new(self.nbytes(layout), flat.device)
         if isinstance(self, FusedCompressor):
             tail = self.write_fused(flat, layout, key, payload.body, checksum=crc)
-            return payload.seal(scheme(self), key, crc=crc, tail=tail)
+            return payload.seal(scheme(self, layout), key, crc=crc, tail=tail)
         used = self.write(flat, layout, key, payload.body)
-        return payload.trim(used).seal(scheme(self), key, crc=crc)
+        return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
 
     @final
-    def decode(self, payload: Payload, layout: Layout) -> Tensor:
+    def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
         """The decoded vector, float32."""
         out = torch.zeros(layout.numel, device=payload.data.device)
-        self.decode_add(payload, layout, out)
+        self.decode_add(payload, layout, out, key=key)
         return out
 
     @final
+    @torch.no_grad()
     def decode_add(
         self, payload: Payload, layout: Layout, out: Tensor, weight: float = 1.0, *, key: Key | None = None
     ) -> None:
-        """`out += weight * decode(payload)`, in place, after every check of the payload."""
-        payload.open(scheme(self), key=key)
+        """`out += weight * decode(payload)`, in place, after every check of the payload.
+
+        With a key, step, bucket and hop must be the key's, and its seed is the sender's.
+        """
+        header = payload.open(scheme(self, layout), key=key)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
             raise ValueError(
                 f"decode_add adds into a contiguous float32 tensor of {layout.numel} elements; "
                 f"got {out.dtype} of shape {tuple(out.shape)}"
             )
+        if out.device != payload.data.device:
+            raise ValueError(f"the payload is on {payload.data.device} but the tensor to add into is on {out.device}")
         expected, got = self.nbytes(layout), payload.body.numel()
         if got > expected or (self.fixed_size and got != expected):
             raise PayloadError(f"{self.id} of {layout.numel} elements has {expected} body bytes; {got} arrived")
         if layout.numel:
-            self.add(payload.body, layout, out.view(-1), weight)
+            seed = key.seed if key else 0
+            sender = Key(seed, header.step, header.rank, header.bucket, header.hop, key.offset if key else 0)
+            self.add(payload.aligned().body, layout, sender, out.view(-1), weight)
 
 
 class FusedCompressor(Compressor):
@@ -120,49 +130,65 @@ class FusedCompressor(Compressor):
         return None
 
 
+@torch.no_grad()
 def encode_with_feedback(
     compressor: Compressor,
     x: Tensor,
     residual: Tensor,
-    layout: Layout,
-    key: Key,
+    layout: Layout | None = None,
+    key: Key | None = None,
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
     crc: bool = True,
 ) -> Payload:
-    """Encode p = x + alpha e and set e = beta e + (x - decoded p), in place; fused where the compressor can."""
+    """Encode p = x + alpha e and set e = beta e + (x - decoded p), in place; fused where the compressor can.
+
+    Where p is not finite the residual stays as it was.
+    """
+    flat, layout = _vector(x, layout)
+    key = key or Key()
+    e = _residual(residual, flat)
     if isinstance(compressor, FusedCompressor):
-        flat = _as_vector(x)
-        payload = Payload.new(compressor.nbytes(_layout_for(flat, layout)), flat.device)
+        payload = Payload.new(compressor.nbytes(layout), flat.device)
         tail = compressor.write_fused(
-            flat, layout, key, payload.body, residual=residual, alpha=alpha, beta=beta, checksum=crc
+            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=crc
         )
-        return payload.seal(scheme(compressor), key, crc=crc, tail=tail)
-    wide = x.float()
-    payload = compressor.encode(wide + residual * alpha, layout, key, crc=crc)
-    residual.copy_(residual * beta + (wide - compressor.decode(payload, layout)))
+        return payload.seal(scheme(compressor, layout), key, crc=crc, tail=tail)
+    wide = flat.float()
+    payload = compressor.encode(wide + e * alpha, layout, key, crc=crc)
+    now = e * beta + (wide - compressor.decode(payload, layout, key=key))
+    e.copy_(torch.where(now.isnan(), e, now))
     return payload
 
 
 @lru_cache(maxsize=1024)
-def scheme(compressor: Compressor) -> int:
-    """A 32-bit name of the compressor and all its settings, carried in the header."""
+def _digest(compressor: Compressor) -> int:
     text = torch.frombuffer(bytearray(compressor.to_json().encode()), dtype=torch.uint8)
     return kernels.get("cpu").crc32c(text)
 
 
-def _as_vector(x: Tensor) -> Tensor:
+def scheme(compressor: Compressor, layout: Layout) -> int:
+    """A 32-bit name of the compressor, all its settings and the shapes it was used on, carried in the header."""
+    return (_digest(compressor) + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
+
+
+def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:
     if x.dtype not in DTYPES:
         raise ValueError(f"gradients are float32, bfloat16 or float16; got {x.dtype}: write x.float()")
     if not x.is_contiguous():
         raise ValueError(f"encode reads contiguous tensors; got strides {x.stride()}: write x.contiguous()")
-    return x.detach().view(-1)
-
-
-def _layout_for(x: Tensor, layout: Layout | None) -> Layout:
     if layout is None:
-        return Layout.flat(x.numel())
+        layout = Layout.of([("", x)])
     if layout.numel != x.numel():
         raise ValueError(f"the layout has {layout.numel} elements but the tensor has {x.numel()}")
-    return layout
+    return x.detach().view(-1), layout
+
+
+def _residual(e: Tensor, x: Tensor) -> Tensor:
+    if e.dtype != torch.float32 or e.numel() != x.numel() or not e.is_contiguous() or e.device != x.device:
+        raise ValueError(
+            f"the residual is a contiguous float32 tensor of {x.numel()} elements on {x.device}; "
+            f"got {e.dtype} of shape {tuple(e.shape)} on {e.device}"
+        )
+    return e.detach().view(-1)

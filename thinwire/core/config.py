@@ -29,7 +29,7 @@ class Config:
         parts = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if value != field.default and field.compare:
+            if field.compare and value != _default(field):
                 parts.append(f"{field.name}={_word(value)}")
         return self.name + (":" + ",".join(parts) if parts else "")
 
@@ -61,9 +61,16 @@ def from_json(text: str) -> Any:
     return from_config(json.loads(text))
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_config()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 3 and 3.0 are equal, so they must look equal
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
@@ -77,5 +84,5 @@ def _word(value: Any) -> str:
     if isinstance(value, Config):
         return f"({value.id})"
     if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    return str(value)
+        return str(_plain(value)).lower()
+    return str(_plain(value))

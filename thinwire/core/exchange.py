@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from thinwire.core.config import Config
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from thinwire.comm.base import Comm
@@ -24,7 +25,7 @@ class Exchange(Config, ABC):
         """What travels, hop by hop: where facts about bits and bias are read from."""
 
     @abstractmethod
-    def init(self, layout: Layout, comm: Comm) -> State:
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The state of one bucket on this rank."""
 
     @abstractmethod

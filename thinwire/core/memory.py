@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class Memory(Config, ABC):
     """Sender: `before`, then `after`. Receiver: `receive`, linear in what it gets."""
 
+    skips: ClassVar[bool] = False
+    """`before` may return None, and nothing is sent."""
+
     @abstractmethod
     def init(self, like: Tensor) -> State:
         """The state of one bucket, zero at the start."""

@@ -58,8 +58,8 @@ class Method(Config):
 
     @property
     def id(self) -> str:
-        """The id of the factory that made it, or a digest of its parts."""
-        if self.label:
+        """The id of the factory that made it, while it still makes the same; else a digest of its parts."""
+        if self.label and METHODS.parse(self.label) == self:
             return self.label
         parts = replace(self, label="").to_json()
         return f"custom-{zlib.crc32(parts.encode()):08x}"

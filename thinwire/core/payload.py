@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 
 MAGIC = b"thin"
 VERSION = 1
-HEADER = struct.Struct("<4sBBHIIIQI")  # magic version flags zero scheme step bucket body_bytes crc
+HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
 CHECKED = 1  # flag: the checksum covers the body, not only the header
 COVERED = HEADER.size - 4  # header bytes under the checksum
 
 
 class Header(NamedTuple):
-    """The fields of a header that decoding looks at."""
+    """Where a payload comes from."""
 
-    flags: int
-    scheme: int
+    rank: int  # of the sender, modulo 2^16
     step: int
     bucket: int
-    body_bytes: int
+    hop: int
 
 
 class Tail(NamedTuple):
@@ -62,6 +61,10 @@ class Payload:
         """Bytes in all."""
         return self.data.numel()
 
+    def aligned(self) -> Payload:
+        """The same bytes at an address where numbers can be read in place; a copy only where it must be."""
+        return self if self.data.data_ptr() % 8 == 0 else Payload(self.data.clone())
+
     def trim(self, used: int | None) -> Payload:
         """The payload with `used` body bytes; None keeps all."""
         return self if used is None else Payload(self.data[: HEADER.size + used])
@@ -69,8 +72,10 @@ class Payload:
     def seal(self, scheme: int, key: Key, *, crc: bool = True, tail: Tail | None = None) -> Payload:
         """Write the header and the checksum, in place; a `tail` is not read again."""
         flags = CHECKED if crc else 0
-        fields = (MAGIC, VERSION, flags, 0, scheme, key.step, key.bucket, self.body.numel())
-        header = HEADER.pack(*fields, 0)[:COVERED]
+        size = self.body.numel()
+        header = HEADER.pack(
+            MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
+        )[:COVERED]
         check = _checksum(header, self.body if crc else None, tail)
         whole = np.frombuffer(header + struct.pack("<I", check), dtype=np.uint8)
         self.data[: HEADER.size].copy_(torch.from_numpy(whole.copy()))
@@ -86,7 +91,7 @@ class Payload:
         if data.numel() < HEADER.size:
             raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
         raw = data[: HEADER.size].cpu().numpy().tobytes()
-        magic, version, flags, zero, made_by, step, bucket, body_bytes, check = HEADER.unpack(raw)
+        magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, check = HEADER.unpack(raw)
         if magic != MAGIC:
             raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
         if version != VERSION:
@@ -96,12 +101,15 @@ class Payload:
         if flags & ~CHECKED or zero or check != _checksum(raw[:COVERED], self.body if flags & CHECKED else None):
             raise PayloadError("the checksum does not match: the payload was damaged on its way")
         if made_by != scheme:
-            raise PayloadError(f"made by another compressor (scheme {made_by:#010x}, expected {scheme:#010x})")
-        if key is not None and (step, bucket) != (key.step, key.bucket):
             raise PayloadError(
-                f"payload of step {step}, bucket {bucket} arrived in step {key.step}, bucket {key.bucket}"
+                f"made by another compressor or for another layout (scheme {made_by:#010x}, expected {scheme:#010x})"
             )
-        return Header(flags, made_by, step, bucket, body_bytes)
+        if key is not None and (step, bucket, hop) != (key.step, key.bucket, key.hop):
+            raise PayloadError(
+                f"payload of step {step}, bucket {bucket}, hop {hop} arrived in "
+                f"step {key.step}, bucket {key.bucket}, hop {key.hop}"
+            )
+        return Header(rank, step, bucket, hop)
 
 
 def _checksum(header: bytes, body: Tensor | None, tail: Tail | None = None) -> int:

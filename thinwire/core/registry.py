@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -51,16 +53,21 @@ class Registry(Generic[T]):
         name, _, arguments = text.strip().partition(":")
         make = self[name]
         known = inspect.signature(make).parameters
+        types = get_type_hints(make)  # of a dataclass: its fields
         kwargs: dict[str, Any] = {}
         for part in filter(None, arguments.split(",")):
-            key, equals, value = part.partition("=")
+            key, equals, value = (word.strip() for word in part.partition("="))
             if not equals:
                 raise ValueError(
                     f"'{part}' in '{text}' is not key=value; write {name}:{next(iter(known), 'key')}=..."
                 )
-            if key.strip() not in known:
-                raise ValueError(f"{self.what} '{name}' has no setting '{key.strip()}'{suggest(key.strip(), known)}")
-            kwargs[key.strip()] = _value(value.strip())
+            if key not in known:
+                raise ValueError(f"{self.what} '{name}' has no setting '{key}'{suggest(key, known)}")
+            if key in kwargs:
+                raise ValueError(f"'{text}' sets {key} twice")
+            kwargs[key] = _value(value)
+            if not _fits(kwargs[key], types.get(key, Any)):
+                raise ValueError(f"'{part}' in '{text}': {key} is {_spell(types[key])}")
         return make(**kwargs)
 
 
@@ -79,3 +86,27 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a word of an id is of the annotated kind."""
+    for choice in _choices(hint):
+        if choice is Any or (get_origin(choice) is Literal and value in get_args(choice)):
+            return True
+        if choice is NoneType and value is None:
+            return True
+        if choice is float and type(value) in (int, float) and math.isfinite(value):
+            return True
+        if choice in (int, bool, str) and type(value) is choice:
+            return True
+    return False
+
+
+def _spell(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none", str: "a word"}
+    words = [names.get(c) or " or ".join(map(str, get_args(c))) for c in _choices(hint)]
+    return " or ".join(words)

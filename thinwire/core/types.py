@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,6 +93,11 @@ class Layout:
         return cls(("",), ((n,),))
 
     @cached_property
+    def digest(self) -> int:
+        """32 bits that differ between layouts of different shapes."""
+        return zlib.crc32(repr(self.shapes).encode())
+
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Elements of each tensor."""
         return tuple(math.prod(s) for s in self.shapes)
@@ -133,3 +139,4 @@ class Context:
     layout: Layout
     key: Key
     lr: float = 1.0
+    motion: tuple[float, ...] = ()  # squared lengths of the last parameter steps, newest first, for lazy memories

@@ -1,7 +1,7 @@
 """All-gather: every rank broadcasts its payload; every rank decodes them all, in rank order.
 
 Sends (n-1) payloads a step and rank. Works for every compressor; all ranks add the same floats in the same order,
-so replicas stay bitwise equal.
+so replicas stay bitwise equal. A rank whose memory skips the round sends nothing and counts as zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.core.channel import Channel
+from thinwire.core.channel import Channel, check_channel
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import Payload
 
@@ -35,15 +35,21 @@ class AllGather(Exchange):
         """One hop."""
         return (self.channel,)
 
-    def init(self, layout: Layout, comm: Comm) -> State:
+    def __post_init__(self) -> None:
+        check_channel("AllGather", self.channel)
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The channel's memory."""
-        return self.channel.init(torch.zeros(layout.numel))
+        return self.channel.init(torch.zeros(layout.numel, device=device))
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
         payload = self.channel.send(x, state, ctx)
-        assert payload is not None, "a memory that skips rounds needs an exchange that can"
+        mine = torch.empty(0, dtype=torch.uint8, device=x.device) if payload is None else payload.data
+        encoder = self.channel.encoder
+        equal = encoder.fixed_size and not self.channel.memory.skips
         out = torch.zeros(ctx.layout.numel, device=x.device)
-        for data in await ctx.comm.all_gather(payload.data):
-            self.channel.encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / ctx.comm.size, key=ctx.key)
+        for data in await ctx.comm.all_gather(mine, equal=equal):
+            if data.numel():
+                encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / ctx.comm.size, key=ctx.key)
         return self.channel.memory.receive(out, state)

@@ -39,6 +39,10 @@ class Kernels(ABC):
         """
 
     @abstractmethod
+    def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
+        """The scales that `encode` would find, alone: what ranks that share scales agree on first."""
+
+    @abstractmethod
     def decode_add(
         self,
         scales: Tensor,
@@ -52,7 +56,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def noise(self, key: Key, n: int) -> Tensor:
-        """The 16-bit noise of `n` elements, as int32 in [0, 65536)."""
+        """The 32-bit noise of `n` elements, as int64 in [0, 2^32)."""
 
     @abstractmethod
     def pack(self, codes: Tensor, width: int, out: Tensor) -> None:

@@ -47,11 +47,11 @@ def philox(counter: Sequence[Tensor], key: tuple[int, int], rounds: int = ROUNDS
 
 
 def noise(key: Key, n: int, device: torch.device) -> Tensor:
-    """The 16-bit noise of elements 0 .. n-1, in element order (see `spec`), as int32."""
+    """The 32-bit noise of elements 0 .. n-1, in element order (see `spec`), as int64."""
     k0, k1, first, *rest = key.words()
     tiles = -(-n // TILE)
     lanes = (torch.arange(tiles * LANES, device=device) + first) & MASK
     words = philox([lanes, *(torch.full_like(lanes, w) for w in rest)], (k0, k1))
-    halves = [part for w in words for part in (w & 0xFFFF, w >> 16)]
-    wide = torch.stack(halves, 1).view(tiles, LANES, ROWS).transpose(1, 2).to(torch.int32)
+    turned = [part for w in words for part in ((w << 16 | w >> 16) & MASK, w)]
+    wide = torch.stack(turned, 1).view(tiles, LANES, ROWS).transpose(1, 2)
     return narrow(wide.reshape(tiles, TILE), n)

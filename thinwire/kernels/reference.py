@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key
     from thinwire.kernels.spec import Blocks, Quant
 
-FIXED = 65536.0  # 16 fraction bits, matching the noise
-
 
 def _lift(scale: Tensor) -> Tensor:
     """2^100 where the reciprocal of a tiny scale would overflow, else 1."""
-    return torch.where((scale > 0) & (scale < 2.0**-100), 2.0**100, 1.0).float()
+    return torch.where((scale > 0) & (scale < 2.0**-96), 2.0**100, 1.0).float()
 
 
 def _factors(scales: Tensor, quant: Quant) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(k, lo, pre, step) of every block: t = (x - lo) * pre * k, value = lo + code * step."""
-    if quant.norm is Norm.RANGE:
+    if quant.scales == 2:
         lo, hi = scales.view(-1, 2).unbind(1)
+    elif quant.kind is Kind.UNSIGNED and quant.norm is Norm.UNIT:
+        lo, hi = (torch.full_like(scales, end) * scales for end in (quant.lo, quant.hi))
     else:
         lo, hi = -scales, scales
+    if quant.kind is Kind.PAIR:
+        return torch.zeros_like(hi), lo, torch.ones_like(hi), hi
     levels = torch.full_like(hi, quant.levels)  # a tensor: division by a Python number may multiply instead
-    unit = torch.full_like(hi, FIXED if quant.stochastic else 1.0)
+    unit = torch.full_like(hi, 2.0**quant.fraction if quant.stochastic else 1.0)
     zero = torch.zeros_like(hi)
     if quant.kind is Kind.UNSIGNED:
         step = hi / levels - lo / levels
@@ -51,36 +53,36 @@ def _at_most(t: Tensor, top: float) -> Tensor:
     return torch.where(t < top, t, top)
 
 
-def _round_fixed(t: Tensor, u: Tensor) -> Tensor:
-    """floor(t + u) where t has 16 fraction bits and u is the 16-bit noise."""
-    return (t.round().to(torch.int32) + u) >> 16
+def _round_fixed(t: Tensor, u: Tensor, fraction: int) -> Tensor:
+    """floor(t + u) in fixed point, with `fraction` bits behind the point; u is 32 bits of noise."""
+    return ((t.round().to(torch.int64) + (u >> (32 - fraction))) >> fraction).to(torch.int32)
 
 
 def quantise(p: Tensor, scales: Tensor, quant: Quant, blocks: Blocks, u: Tensor | None) -> Tensor:
     """Codes as int32 in element order; SIGNED and DITHER may be negative."""
-    if quant.kind is Kind.SIGN:
+    if quant.kind in (Kind.SIGN, Kind.PAIR):
         return (p >= 0).to(torch.int32)
     if quant.kind is Kind.NATURAL:
         assert u is not None
         bits = p.view(torch.int32) & 0x7FFFFFFF
-        exponent = ((bits.long() + (u.long() << 7) + 64) >> 23).clamp(max=254).to(torch.int32)
+        exponent = ((bits.long() + (u >> 9)) >> 23).clamp(max=254).to(torch.int32)
         return torch.where(bits >= 0x7F800000, 255, exponent)
     index = blocks.index.to(p.device)
     k, lo, pre, _ = (f[index] for f in _factors(scales, quant))
-    top = quant.levels * (FIXED if quant.stochastic else 1.0)
+    top = quant.levels * (2.0**quant.fraction if quant.stochastic else 1.0)
     if quant.kind is Kind.UNSIGNED:
         t = _at_most(((p - lo) * pre) * k, top)
         t = torch.where(t > 0, t, 0.0)
-        return (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u)
+        return (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u, quant.fraction)
     if quant.kind is Kind.DITHER:
         assert u is not None
         t = _at_most((p.abs() * pre) * k, 2.0 ** (quant.levels - 1))
-        low = _round_fixed(torch.where(t < 1, t, 1.0) * FIXED, u)
-        high = ((t.view(torch.int32) + (u << 7) + 64) >> 23) - 126
+        low = _round_fixed(_at_most(t, 1.0) * 2.0**30, u, 30)
+        high = (((t.view(torch.int32).long() + (u >> 9)) >> 23) - 126).to(torch.int32)
         q = torch.where(t < 1, low, high)
     else:
         t = _at_most((p.abs() * pre) * k, top)
-        q = (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u)
+        q = (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u, quant.fraction)
     return torch.where(p < 0, -q, q)
 
 
@@ -88,8 +90,8 @@ def dequantise(codes: Tensor, scales: Tensor, quant: Quant, blocks: Blocks) -> T
     """Values (float32) of int32 codes in element order."""
     index = blocks.index.to(codes.device)
     _, lo, _, step = (f[index] for f in _factors(scales, quant))
-    if quant.kind is Kind.SIGN:
-        return torch.where(codes != 0, step, -step)
+    if quant.kind in (Kind.SIGN, Kind.PAIR):
+        return torch.where(codes != 0, step, lo if quant.kind is Kind.PAIR else -step)
     if quant.kind is Kind.UNSIGNED:
         return lo + codes.float() * step
     if quant.kind is Kind.DITHER:
@@ -104,7 +106,7 @@ def _values(scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks) -> Tens
     if quant.kind is Kind.NATURAL:
         return planar.unpack_natural(codes, blocks.n)
     fields = planar.unpack(codes, blocks.n, quant.width).to(torch.int32)
-    if quant.kind in (Kind.SIGNED, Kind.DITHER):
+    if quant.signed:
         half = 1 << (quant.width - 1)
         fields = (fields ^ half) - half
     return dequantise(fields, scales, quant, blocks)
@@ -136,8 +138,8 @@ class ReferenceKernels(Kernels):
         wide = x.float()
         p = wide if residual is None else wide + residual * alpha
         if quant.norm is not Norm.NONE and not given:
-            scales.copy_(find_scales(p, quant.norm, blocks))
-        noisy = quant.stochastic and quant.kind is not Kind.SIGN
+            scales.copy_(find_scales(p, quant, blocks))
+        noisy = quant.stochastic and quant.kind not in (Kind.SIGN, Kind.PAIR)
         u = philox.noise(key, blocks.n, x.device) if noisy else None
         q = quantise(p, scales, quant, blocks, u)
         if quant.kind is Kind.NATURAL:
@@ -145,8 +147,12 @@ class ReferenceKernels(Kernels):
         else:
             codes.copy_(planar.pack(q, quant.width))
         if residual is not None:
-            residual.copy_(residual * beta + (wide - _values(scales, codes, quant, blocks)))
+            now = residual * beta + (wide - _values(scales, codes, quant, blocks))
+            residual.copy_(torch.where(now.isnan(), residual, now))  # a block that is not finite keeps its residual
         return None
+
+    def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
+        return find_scales(x.float(), quant, blocks) if blocks.n and quant.scales else x.new_empty(0).float()
 
     def decode_add(
         self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0

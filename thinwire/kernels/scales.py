@@ -14,7 +14,7 @@ from thinwire.kernels.spec import LANES, TOP, Norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.kernels.spec import Blocks
+    from thinwire.kernels.spec import Blocks, Quant
 
 SEGMENT = 1 << 16
 
@@ -56,22 +56,56 @@ def _sums(values: Tensor, blocks: Blocks) -> Tensor:
     return acc[:, 0]
 
 
-def find_scales(p: Tensor, norm: Norm, blocks: Blocks) -> Tensor:
-    """The scales of every block of `p` (float32), at most 2^126; NaN where a block is not finite."""
-    if norm in (Norm.L2, Norm.MEAN):
-        wide = p.double()
-        if norm is Norm.L2:
-            scale = _sums(wide * wide, blocks).sqrt()
-        else:
-            sizes = torch.tensor([b - a for a, b in blocks.ranges()], dtype=torch.float64, device=p.device)
-            scale = _sums(wide.abs(), blocks) / sizes
-        return torch.where(scale.isfinite(), scale.clamp(max=TOP).float(), torch.nan)
+def find_scales(p: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
+    """The scales of every block of `p` (float32), between -2^126 and 2^126; NaN where a block is not finite."""
+    match quant.norm:
+        case Norm.L2 | Norm.MEAN | Norm.SIDES:
+            scales = _from_sums(p.double(), quant.norm, blocks)
+        case Norm.CLIPPED:
+            scales = _clipped(p.double(), quant.clip, blocks)
+        case _:
+            low, high = _ends(p, blocks)
+            top = torch.maximum(low.abs(), high.abs())
+            scales = torch.stack([low, high], 1) if quant.norm is Norm.RANGE else top[:, None]
+            scales = torch.where(top.isfinite()[:, None], scales, torch.nan)
+            if quant.norm is Norm.UNIT:
+                scales = torch.where(scales.isnan(), torch.nan, 1.0)
+    finite = scales.isfinite().all(1, keepdim=True)
+    capped = scales.clamp(-TOP, TOP).float() + 0.0  # + 0: one sign of zero
+    return torch.where(finite, capped, torch.nan).view(-1)
+
+
+def _ends(p: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     index = blocks.index.to(p.device)
     low = p.new_full((blocks.count,), torch.inf).scatter_reduce(0, index, p, "amin")
-    high = p.new_full((blocks.count,), -torch.inf).scatter_reduce(0, index, p, "amax")
+    return low, p.new_full((blocks.count,), -torch.inf).scatter_reduce(0, index, p, "amax")
+
+
+def _sizes(blocks: Blocks, like: Tensor) -> Tensor:
+    return torch.tensor([b - a for a, b in blocks.ranges()], dtype=torch.float64, device=like.device)
+
+
+def _from_sums(x: Tensor, norm: Norm, blocks: Blocks) -> Tensor:
+    if norm is Norm.L2:
+        return _sums(x * x, blocks).sqrt()[:, None]
+    if norm is Norm.MEAN:
+        return (_sums(x.abs(), blocks) / _sizes(blocks, x))[:, None]
+    up = x >= 0
+    high = torch.zeros(blocks.count, dtype=torch.float64, device=x.device)
+    high.index_add_(0, blocks.index.to(x.device), up.double())
+    low = _sizes(blocks, x) - high
+    below, above = _sums(torch.where(up, 0.0, x), blocks), _sums(torch.where(up, x, 0.0), blocks)
+    means = torch.stack([below / low.clamp(min=1), above / high.clamp(min=1)], 1)
+    return torch.where((below + above).isfinite()[:, None], means, torch.nan)
+
+
+def _clipped(x: Tensor, clip: float, blocks: Blocks) -> Tensor:
+    """min(largest magnitude, clip standard deviations); a block of equal elements is not clipped."""
+    sizes = _sizes(blocks, x)
+    low, high = _ends(x, blocks)
     top = torch.maximum(low.abs(), high.abs())
-    finite = top.isfinite()
-    if norm is Norm.RANGE:
-        pair = torch.stack([low, high], 1).clamp(-TOP, TOP) + 0.0  # + 0: one sign of zero
-        return torch.where(finite[:, None], pair, torch.nan).view(-1)
-    return torch.where(finite, torch.ones_like(top) if norm is Norm.UNIT else top.clamp(max=TOP), torch.nan)
+    mean, square = _sums(x, blocks) / sizes, _sums(x * x, blocks) / sizes
+    variance = square - mean * mean
+    limit = torch.tensor(clip, dtype=torch.float32, device=x.device).double() * variance.clamp(min=0).sqrt()
+    scale = torch.where((variance > square * 2.0**-40) & (limit < top), limit, top)
+    return torch.where((mean + square).isfinite(), scale, torch.nan)[:, None]

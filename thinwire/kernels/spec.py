@@ -3,8 +3,8 @@
 Packing is planar. A tile is 512 elements: 8 rows of 64 lanes. Lane `l` holds the eight fields of elements
 `r*64 + l`, row `r` at bit `width*r` of one number of `8*width` bits, and byte `j` of that number lies at
 `j*64 + l`. The last tile may be narrower: `m` elements fill rows of `ceil(m/8)` lanes.
-Noise follows the same lanes: row `r` takes the `r`-th 16-bit half of the four Philox words at counter
-`tile*64 + l`.
+Noise follows the same lanes: rows 2w and 2w+1 take word w of the four Philox words at counter `tile*64 + l`, row 2w
+with its halves swapped, so that each row's leading 16 bits are its own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Kind(IntEnum):
     SIGN = 2  # 1 where x >= 0; decodes to +N or -N
     DITHER = 3  # sign * index of a power of two: N 2^(index - s), and 0 for index 0
     NATURAL = 4  # the exponent of x (8 bits) and, in a plane of its own, its sign; no scale
+    PAIR = 5  # 1 where x >= 0; decodes to the second or the first of two scales
 
 
 class Norm(IntEnum):
@@ -52,9 +53,8 @@ class Norm(IntEnum):
     RANGE = 3  # two numbers: smallest and largest value
     UNIT = 4  # 1 (NaN where the block holds NaN or inf)
     NONE = 5  # no scale is sent
-
-
-SCALES = {Norm.MAX: 1, Norm.L2: 1, Norm.MEAN: 1, Norm.RANGE: 2, Norm.UNIT: 1, Norm.NONE: 0}
+    SIDES = 6  # two numbers: the mean of the negative elements and of the others
+    CLIPPED = 7  # largest magnitude, at most `clip` standard deviations
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,9 @@ class Quant:
     levels: int
     width: int
     stochastic: bool = True
+    clip: float = 0.0  # for CLIPPED
+    lo: float = 0.0  # UNSIGNED with UNIT: the ends of a fixed grid
+    hi: float = 0.0
 
     def __post_init__(self) -> None:
         assert 1 <= self.width <= (9 if self.kind is Kind.NATURAL else 8)
@@ -74,7 +77,17 @@ class Quant:
     @property
     def scales(self) -> int:
         """Floats sent for each block."""
-        return SCALES[self.norm]
+        return {Norm.NONE: 0, Norm.RANGE: 2, Norm.SIDES: 2}.get(self.norm, 1)
+
+    @property
+    def signed(self) -> bool:
+        """Codes are two's complement."""
+        return self.kind in (Kind.SIGNED, Kind.DITHER)
+
+    @property
+    def fraction(self) -> int:
+        """Bits behind the point in fixed-point rounding: levels + 1 still fit 31 bits."""
+        return 31 - self.levels.bit_length()
 
     def code_bytes(self, n: int) -> int:
         """Bytes of the packed fields of `n` elements."""

@@ -73,15 +73,15 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
     out, residual = torch.zeros_like(x), torch.zeros_like(x)
 
     def sealed() -> None:
-        payload.seal(scheme(c), key, tail=c.write_fused(x, layout, key, body, checksum=True))
+        payload.seal(scheme(c, layout), key, tail=c.write_fused(x, layout, key, body, checksum=True))
 
     def opened() -> None:
-        payload.open(scheme(c))
-        c.add(body, layout, out, 0.25)
+        payload.open(scheme(c, layout))
+        c.add(body, layout, key, out, 0.25)
 
     yield _Case("encode", lambda: c.write(x, layout, key, body), nbytes)
     yield _Case("encode+crc", sealed, nbytes)
-    yield _Case("decode_add", lambda: c.add(body, layout, out, 0.25), nbytes)
+    yield _Case("decode_add", lambda: c.add(body, layout, key, out, 0.25), nbytes)
     yield _Case("decode_add+crc", opened, nbytes)
     yield _Case(
         "encode_ef", lambda: c.write_fused(x, layout, key, body, residual=residual), (3 * nbytes + body.numel()) / 2

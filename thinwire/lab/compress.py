@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from thinwire.core.types import Key, Layout
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 REPEATS = 20
 
 
-def compare(x: Tensor, layout: Layout, compressors: Sequence[Compressor]) -> Iterator[Row]:
+def compare(x: Tensor, layout: Layout, compressors: Mapping[str, Compressor]) -> Iterator[Row]:
     """One row a compressor: bytes on the wire, mean squared error over 20 keys, median times."""
     size = x.double().square().sum().item()
-    for c in compressors:
+    for name, c in compressors.items():
         error, encode, decode, sent = 0.0, [], [], 0
         for step in range(REPEATS):
             start = time.perf_counter()
@@ -33,7 +33,7 @@ def compare(x: Tensor, layout: Layout, compressors: Sequence[Compressor]) -> Ite
             sent += payload.nbytes
         omega, delta = c.omega(layout.numel), c.delta(layout.numel)
         yield {
-            "method": c.id,
+            "method": name,
             "bytes_sent": sent // REPEATS,
             "bits_per_element": 8 * sent / REPEATS / layout.numel,
             "ratio": 4 * layout.numel * REPEATS / sent,

@@ -15,7 +15,7 @@ IDS = (
     "low-precision:bits=8",
     "float:format=e4m3",
     "float:format=e5m2",
-    "natural-dithering:levels=8",
+    "natural-dithering:levels=8,norm=l2",
     "float:format=e2m1,block=32",
     "int:bits=4,block=128",
     "int:bits=4,block=128,rounding=stochastic",
@@ -25,7 +25,7 @@ IDS = (
     "k-level:k=16",
     "laq-grid:bits=4",
     "qsgd:bits=2",
-    "terngrad",
+    "terngrad:clip=2.5",
     "one-bit",
     "scaled-sign",
     "sign",
@@ -33,6 +33,6 @@ IDS = (
 )
 
 
-def every() -> list[Compressor]:
-    """Each of them, made."""
-    return [compressors.get(text) for text in IDS]
+def every() -> dict[str, Compressor]:
+    """Each of them, made, by its id with all that matters spelt out."""
+    return {text: compressors.get(text) for text in IDS}

@@ -7,10 +7,10 @@ Sends one quantised payload to every other rank, every step; keeps one residual 
 Stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) for L2 scaling.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
-optimization", ICML 2018, arXiv 1806.08054, equations 4 and 5.
+optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
-Departs from the paper: fields of equal width; the paper's entropy code is a codec. Its values of alpha and beta are
-not in the text we could read; 0.2 and 0.9 come from a public port.
+Departs from the paper: fields of equal width; the paper's entropy code is a codec. alpha = 0.2 and beta = 0.9 come from
+a public port.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def tiers() -> dict[str, Kernels]:
     return {f"cpu-{isa}": CpuKernels(isa) for isa in _cpu.available()}
 
 
-def _spec(quant: Quant) -> list[int]:
-    return [quant.kind, quant.norm, quant.levels, quant.width, quant.stochastic]
+def _spec(quant: Quant) -> list[float]:
+    return [quant.kind, quant.norm, quant.levels, quant.width, quant.stochastic, quant.clip, quant.lo, quant.hi]
 
 
 def _blocks(blocks: Blocks) -> tuple[int, int, int, int]:
@@ -37,10 +37,12 @@ def _blocks(blocks: Blocks) -> tuple[int, int, int, int]:
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, numel: int) -> int:
-    assert tensor.dtype == dtype, (tensor.dtype, dtype)
-    assert tensor.is_contiguous()
-    assert tensor.device.type == "cpu"
-    assert tensor.numel() >= numel, (tensor.numel(), numel)
+    """The address, once it is safe to hand out."""
+    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.numel() < numel:
+        raise ValueError(
+            f"the C++ kernels need a contiguous CPU tensor of {dtype} with at least {numel} elements; "
+            f"got {tensor.dtype} on {tensor.device}, shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+        )
     return tensor.data_ptr()
 
 
@@ -85,6 +87,14 @@ class CpuKernels(Kernels):
         )
         return remainder if checksum else None
 
+    def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
+        out = torch.empty(blocks.count * quant.scales)
+        if out.numel():
+            address = _check(x, x.dtype, blocks.n)
+            arguments = (address, DTYPES[x.dtype], out.data_ptr(), torch.get_num_threads())
+            _cpu.scales(self.isa, _spec(quant), *_blocks(blocks), *arguments)
+        return out
+
     def decode_add(
         self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
     ) -> None:
@@ -100,9 +110,9 @@ class CpuKernels(Kernels):
         )
 
     def noise(self, key: Key, n: int) -> Tensor:
-        out = torch.empty(n, dtype=torch.uint16)
+        out = torch.empty(n, dtype=torch.uint32)
         _cpu.noise(self.isa, key.words(), n, out.data_ptr(), torch.get_num_threads())
-        return out.to(torch.int32)
+        return out.to(torch.int64)
 
     def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
         n = codes.numel()

@@ -1,7 +1,7 @@
 def available() -> list[str]: ...
 def encode(
     isa: str,
-    spec: list[int],
+    spec: list[float],
     n: int,
     block: int,
     starts: int,
@@ -19,9 +19,22 @@ def encode(
     threads: int,
     /,
 ) -> int: ...
+def scales(
+    isa: str,
+    spec: list[float],
+    n: int,
+    block: int,
+    starts: int,
+    count: int,
+    x: int,
+    dtype: int,
+    out: int,
+    threads: int,
+    /,
+) -> None: ...
 def decode_add(
     isa: str,
-    spec: list[int],
+    spec: list[float],
     n: int,
     block: int,
     starts: int,

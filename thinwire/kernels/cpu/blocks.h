@@ -45,7 +45,7 @@ void block_scale(const Job& j, int64_t b, int threads) {
     parallel_for(count, 2, threads, segment_range, &job);
     for (int64_t s = 0; s < count; ++s) merge(total, parts[s]);
     if (parts != &one) free(parts);
-    finish(j.spec.norm, total, end - begin, j.scales + b * scales_per_block(j.spec.norm));
+    finish(j.spec, total, end - begin, j.scales + b * scales_per_block(j.spec.norm));
 }
 
 inline bool is_large(const Job& j, int64_t b) { return j.blocks.end(b) - j.blocks.begin(b) > 4 * SEGMENT; }

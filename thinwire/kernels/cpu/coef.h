@@ -12,15 +12,25 @@ struct Factor {
 };
 
 // 2^100 lifts scales whose reciprocal would overflow; it is 1 for all others and for zero.
-inline float lift(float scale) { return scale > 0 && scale < 0x1p-100f ? 0x1p100f : 1.0f; }
+inline float lift(float scale) { return scale > 0 && scale < 0x1p-96f ? 0x1p100f : 1.0f; }
 
 inline Factor factor(const Spec& s, const float* scale) {
     const float levels = (float)s.levels;
-    const float unit = s.stochastic ? 65536.0f : 1.0f;  // fixed point with 16 fraction bits, matching the noise
+    const float unit = s.stochastic ? std::ldexp(1.0f, s.fraction()) : 1.0f;
     Factor f{0, 0, 1, 0};
     if (!scale) return f;  // NATURAL, and bare signs
-    float lo = s.norm == RANGE ? scale[0] : -scale[0], hi = s.norm == RANGE ? scale[1] : scale[0];
+    const bool two = scales_per_block(s.norm) == 2;
+    float lo = two ? scale[0] : -scale[0], hi = two ? scale[1] : scale[0];
+    if (s.kind == PAIR) {
+        f.lo = lo;
+        f.step = hi;
+        return f;
+    }
     if (s.kind == UNSIGNED) {
+        if (s.norm == UNIT) {
+            lo = s.lo * scale[0];
+            hi = s.hi * scale[0];
+        }
         f.lo = lo;
         f.step = hi / levels - lo / levels;
         f.pre = lift(f.step);

@@ -43,7 +43,7 @@ void decode_tiles(const Job& j, int64_t t0, int64_t t1) {
 
 typedef void (*DecodeTiles)(const Job&, int64_t, int64_t);
 const DecodeTiles decode_by_kind[] = {decode_tiles<SIGNED>, decode_tiles<UNSIGNED>, decode_tiles<SIGN>,
-                                      decode_tiles<DITHER>, decode_tiles<NATURAL>};
+                                      decode_tiles<DITHER>, decode_tiles<NATURAL>,  decode_tiles<PAIR>};
 
 void decode_range(void* ctx, int64_t t0, int64_t t1) {
     const Job& j = *(const Job*)ctx;

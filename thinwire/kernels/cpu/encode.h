@@ -6,14 +6,14 @@ namespace TW_NS {
 namespace {
 
 template <int KIND>
-inline void codes_of(bool stochastic, const float* p, const float* next, const Coefs& c, float top,
+inline void codes_of(const Spec& s, const float* p, const float* next, const Coefs& c, float top, int fraction,
                      const Stream& noise, uint32_t first, Tile& t) {
-    if (KIND == NATURAL || KIND == DITHER || (KIND != SIGN && stochastic))
-        c.rows ? encode_tile<KIND, true, true>(p, next, c, top, noise, first, t)
-               : encode_tile<KIND, true, false>(p, next, c, top, noise, first, t);
+    if (KIND == NATURAL || KIND == DITHER || (KIND != SIGN && KIND != PAIR && s.stochastic))
+        c.rows ? encode_tile<KIND, true, true>(p, next, c, top, fraction, noise, first, t)
+               : encode_tile<KIND, true, false>(p, next, c, top, fraction, noise, first, t);
     else
-        c.rows ? encode_tile<KIND, false, true>(p, next, c, top, noise, first, t)
-               : encode_tile<KIND, false, false>(p, next, c, top, noise, first, t);
+        c.rows ? encode_tile<KIND, false, true>(p, next, c, top, fraction, noise, first, t)
+               : encode_tile<KIND, false, false>(p, next, c, top, fraction, noise, first, t);
 }
 
 inline void pack_natural(const Tile& t, int lanes, uint8_t* out) {
@@ -28,8 +28,9 @@ template <int KIND>
 void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int64_t t1) {
     const int64_t ahead = (t1 - t0) * TILE, item = j.dtype == F32 ? 4 : 2;
     const int width = width_of(j.spec);
+    const int fraction = j.spec.fraction();
     const float top = KIND == DITHER ? std::ldexp(1.0f, j.spec.levels - 1)
-                                     : (float)j.spec.levels * (j.spec.stochastic ? 65536.0f : 1.0f);
+                                     : (float)j.spec.levels * (j.spec.stochastic ? std::ldexp(1.0f, fraction) : 1.0f);
     const Stream noise(j.noise);
     Coefs c;
     Tile t;
@@ -45,11 +46,11 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
         if (more && item == 2) prefetch((const char*)j.x + (i0 + ahead) * item, TILE * item);
         tile_coefs(cur, i0, m, lanes, c);
         if (m < TILE) {
-            for (float& v : tail) v = KIND == SIGN ? -1.0f : 0.0f;  // padding packs to zero bits
+            for (float& v : tail) v = KIND == SIGN || KIND == PAIR ? -1.0f : 0.0f;  // padding packs to zero bits
             widen(src, m, lanes, tail);
             src = tail;
         }
-        codes_of<KIND>(j.spec.stochastic, src, next, c, top, noise, (uint32_t)(tile * LANES), t);
+        codes_of<KIND>(j.spec, src, next, c, top, fraction, noise, (uint32_t)(tile * LANES), t);
         uint8_t* out = j.codes + tile * LANES * width;
         if (KIND == NATURAL) {
             pack_natural(t, lanes, out);
@@ -77,7 +78,7 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
 
 typedef void (*EncodeTiles)(const Job&, const float*, int64_t, int64_t, int64_t);
 const EncodeTiles encode_by_kind[] = {encode_tiles<SIGNED>, encode_tiles<UNSIGNED>, encode_tiles<SIGN>,
-                                      encode_tiles<DITHER>, encode_tiles<NATURAL>};
+                                      encode_tiles<DITHER>, encode_tiles<NATURAL>,  encode_tiles<PAIR>};
 
 // Whole blocks and whole tiles in one chunk that stays in cache: scales, then codes, while memory is read once.
 // A batch of chunks is checksummed while its codes are still in cache.
@@ -95,7 +96,7 @@ void encode_chunk(const Fused& f, int64_t c, float* buf) {
     if (stride)
         for (int64_t b = i0 / j.blocks.size; b < j.blocks.count && j.blocks.begin(b) < i1; ++b) {
             int64_t s = j.blocks.begin(b), n = j.blocks.end(b) - s;
-            finish(j.spec.norm, partial(j.spec.norm, p + (s - i0), n), n, j.scales + b * stride);
+            finish(j.spec, partial(j.spec.norm, p + (s - i0), n), n, j.scales + b * stride);
         }
     encode_by_kind[j.spec.kind](j, p, i0, i0 / TILE, tiles_of(i1));
 }
@@ -114,7 +115,7 @@ void encode_batches(void* ctx, int64_t b0, int64_t b1) {
     }
 }
 
-int64_t lcm_with_tile(int64_t block) {
+int64_t lcm_with_tile(int64_t block) {  // block is at most SEGMENT
     int64_t a = block, b = TILE;
     while (b) {
         int64_t r = a % b;
@@ -128,8 +129,9 @@ void encode(const Job& j) {
     if (j.crc) *j.crc = 0;
     if (!j.n) return;
     const bool needs_scale = !j.given && scales_per_block(j.spec.norm) > 0;
-    int64_t unit = needs_scale && !j.blocks.starts ? lcm_with_tile(j.blocks.size) : TILE;
-    if (needs_scale && (j.blocks.starts || unit > SEGMENT)) {
+    const bool fits = !j.blocks.starts && j.blocks.size <= SEGMENT && lcm_with_tile(j.blocks.size) <= SEGMENT;
+    const int64_t unit = needs_scale && fits ? lcm_with_tile(j.blocks.size) : TILE;
+    if (needs_scale && !fits) {
         scale_blocks(j);
         Job codes = j;
         codes.given = true;

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 // How one element becomes a field. Values are those of thinwire.kernels.spec.
-enum Kind { SIGNED = 0, UNSIGNED = 1, SIGN = 2, DITHER = 3, NATURAL = 4 };
-// How a block finds its scale. GIVEN scales are read, not computed (see Job::given).
-enum Norm { MAX = 0, L2 = 1, MEAN = 2, RANGE = 3, UNIT = 4, NONE = 5 };
+enum Kind { SIGNED = 0, UNSIGNED = 1, SIGN = 2, DITHER = 3, NATURAL = 4, PAIR = 5 };
+// How a block finds its scale.
+enum Norm { MAX = 0, L2 = 1, MEAN = 2, RANGE = 3, UNIT = 4, NONE = 5, SIDES = 6, CLIPPED = 7 };
 enum Dtype { F32 = 0, BF16 = 1, F16 = 2 };
 
 // Blocks share one scale: equal sizes, or the ragged boundaries starts[0..count].
@@ -22,12 +22,19 @@ struct Blocks {
 
 struct Noise {
     uint32_t key[2];      // the 64-bit seed
-    uint32_t counter[4];  // word 0 counts lanes; words 1 to 3 are bucket, step, rank
+    uint32_t counter[4];  // word 0 counts lanes; words 1 to 3 are bucket, step, rank and hop
 };
 
 struct Spec {
     int kind, norm, levels, width;
     bool stochastic;
+    float clip;    // CLIPPED: in standard deviations
+    float lo, hi;  // UNSIGNED with UNIT: the ends of a fixed grid
+    int fraction() const {  // bits behind the point in fixed-point rounding: levels + 1 still fit 31 bits
+        int f = 31;
+        for (int l = levels; l; l >>= 1) --f;
+        return f;
+    }
 };
 
 struct Job {
@@ -51,8 +58,9 @@ struct Job {
 // One row of this table for each instruction set.
 struct Passes {
     void (*encode)(const Job&);
+    void (*scales)(const Job&);
     void (*decode_add)(const Job&);
-    void (*noise)(const Noise&, int64_t n, uint16_t* out, int threads);
+    void (*noise)(const Noise&, int64_t n, uint32_t* out, int threads);
     void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
     void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
 };

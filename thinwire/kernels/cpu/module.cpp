@@ -44,12 +44,15 @@ struct Shape {  // what encode and decode share
     Blocks blocks;
 };
 
-Shape shape_of(const std::vector<int>& spec, int64_t n, int64_t block, Address starts, int64_t count) {
-    return {{spec.at(0), spec.at(1), spec.at(2), spec.at(3), spec.at(4) != 0},
+using Numbers = std::vector<double>;  // kind, norm, levels, width, stochastic, clip, lo, hi
+
+Shape shape_of(const Numbers& s, int64_t n, int64_t block, Address starts, int64_t count) {
+    return {{(int)s.at(0), (int)s.at(1), (int)s.at(2), (int)s.at(3), s.at(4) != 0, (float)s.at(5), (float)s.at(6),
+             (float)s.at(7)},
             {count, block, reinterpret_cast<const int64_t*>(starts), n}};
 }
 
-uint32_t encode(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
+uint32_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
             int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
             Address scales, bool given, Address codes, bool checksum, int threads) {
     Shape s = shape_of(spec, n, block, starts, count);
@@ -75,7 +78,23 @@ uint32_t encode(const std::string& isa, const std::vector<int>& spec, int64_t n,
     return crc;
 }
 
-void decode_add(const std::string& isa, const std::vector<int>& spec, int64_t n, int64_t block, Address starts,
+void scales(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts, int64_t count,
+            Address x, int dtype, Address out, int threads) {
+    Shape s = shape_of(spec, n, block, starts, count);
+    Job job{};
+    job.spec = s.spec;
+    job.blocks = s.blocks;
+    job.n = n;
+    job.x = reinterpret_cast<const void*>(x);
+    job.dtype = dtype;
+    job.scales = reinterpret_cast<float*>(out);
+    job.threads = threads;
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    p.scales(job);
+}
+
+void decode_add(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
                 int64_t count, Address scales, Address codes, Address out, float weight, int threads) {
     Shape s = shape_of(spec, n, block, starts, count);
     Job job{};
@@ -96,7 +115,7 @@ void noise(const std::string& isa, const Words& words, int64_t n, Address out, i
     const Passes& p = passes(isa);
     Noise key = noise_of(words);
     nb::gil_scoped_release release;
-    p.noise(key, n, reinterpret_cast<uint16_t*>(out), threads);
+    p.noise(key, n, reinterpret_cast<uint32_t*>(out), threads);
 }
 
 void pack(const std::string& isa, Address codes, int64_t n, int width, Address out) {
@@ -123,6 +142,7 @@ uint32_t join(uint32_t crc, uint32_t remainder, int64_t n) { return ~join32c(&re
 NB_MODULE(_cpu, m) {
     m.def("available", &available);
     m.def("encode", &encode);
+    m.def("scales", &scales);
     m.def("decode_add", &decode_add);
     m.def("noise", &noise);
     m.def("pack", &pack);

@@ -9,7 +9,7 @@ namespace {
 struct NoiseJob {
     const Noise& noise;
     int64_t n;
-    uint16_t* out;
+    uint32_t* out;
 };
 
 void noise_range(void* ctx, int64_t t0, int64_t t1) {
@@ -18,18 +18,17 @@ void noise_range(void* ctx, int64_t t0, int64_t t1) {
     for (int64_t tile = t0; tile < t1; ++tile) {
         const int64_t i0 = tile * TILE;
         const int m = (int)(j.n - i0 < TILE ? j.n - i0 : TILE), lanes = tile_lanes(m);
-        alignas(64) uint16_t wide[TILE];
+        alignas(64) uint32_t wide[TILE];
         for (int g = 0; g < LANES; g += V) {
             Words w = philox(stream, (uint32_t)(tile * LANES) + g);
             for (int r = 0; r < ROWS; ++r)
-                for (int l = 0; l < V; ++l)
-                    wide[r * LANES + g + l] = (uint16_t)(r & 1 ? w.w[r / 2][l] >> 16 : w.w[r / 2][l]);
+                store(wide + r * LANES + g, r & 1 ? w.w[r / 2] : (w.w[r / 2] << 16) | (w.w[r / 2] >> 16));
         }
         narrow(wide, m, lanes, j.out + i0);
     }
 }
 
-void noise(const Noise& key, int64_t n, uint16_t* out, int threads) {
+void noise(const Noise& key, int64_t n, uint32_t* out, int threads) {
     NoiseJob j{key, n, out};
     parallel_for(tiles_of(n), GRAIN / TILE, threads, noise_range, &j);
 }

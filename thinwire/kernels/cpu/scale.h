@@ -10,34 +10,60 @@ namespace TW_NS {
 namespace {
 
 struct Partial {
-    double sum = 0;
-    int32_t top = 0;  // bits of the largest magnitude: NaN > inf > finite
+    double sum = 0, second = 0;  // second: the other side's sum (SIDES), the sum of squares (CLIPPED)
+    int64_t count = 0;           // SIDES: elements >= 0
+    int32_t top = 0;             // bits of the largest magnitude: NaN > inf > finite
     float lo = INFINITY, hi = -INFINITY;
 };
+
+constexpr bool sums(int norm) { return norm == L2 || norm == MEAN || norm == SIDES || norm == CLIPPED; }
+
+struct Lanes {
+    f64v v[LANES / H] = {};
+    double total() const {
+        double lane[LANES];
+        memcpy(lane, v, sizeof lane);
+        for (int w = LANES / 2; w; w /= 2)
+            for (int i = 0; i < w; ++i) lane[i] += lane[i + w];
+        return lane[0];
+    }
+};
+
+template <int NORM>
+inline void add_row(const float* row, Lanes& first, Lanes& second, int64_t& count) {
+    for (int i = 0; i < LANES / H; ++i) {
+        f64v v = __builtin_convertvector(load<f32h>(row + i * H), f64v);
+        if constexpr (NORM == L2) first.v[i] += v * v;
+        if constexpr (NORM == MEAN) first.v[i] += (f64v)((u64v)v & 0x7FFFFFFFFFFFFFFFull);
+        if constexpr (NORM == SIDES) {
+            first.v[i] += v >= 0.0 ? f64v{} : v;
+            second.v[i] += v >= 0.0 ? v : f64v{};
+        }
+        if constexpr (NORM == CLIPPED) {
+            first.v[i] += v;
+            second.v[i] += v * v;
+        }
+    }
+    if constexpr (NORM == SIDES)
+        for (int i = 0; i < LANES; ++i) count += row[i] >= 0.0f;
+}
 
 template <int NORM>
 inline Partial partial_of(const float* p, int64_t n) {
     Partial r;
-    if constexpr (NORM == L2 || NORM == MEAN) {
-        f64v acc[LANES / H] = {};
-        alignas(64) float last[LANES] = {};
-        auto add_row = [&](const float* row) {
-            for (int i = 0; i < LANES / H; ++i) {
-                f64v v = __builtin_convertvector(load<f32h>(row + i * H), f64v);
-                acc[i] += NORM == L2 ? v * v : (f64v)((u64v)v & 0x7FFFFFFFFFFFFFFFull);
-            }
-        };
-        int64_t rows = n / LANES;
-        for (int64_t r0 = 0; r0 < rows; ++r0) add_row(p + r0 * LANES);
-        if (n % LANES) {
-            memcpy(last, p + rows * LANES, (n % LANES) * sizeof(float));
-            add_row(last);
+    if constexpr (sums(NORM)) {
+        Lanes first, second;
+        const int64_t rows = n / LANES, left = n % LANES;
+        for (int64_t k = 0; k < rows; ++k) add_row<NORM>(p + k * LANES, first, second, r.count);
+        if (left) {
+            alignas(64) float last[LANES] = {};
+            memcpy(last, p + rows * LANES, left * sizeof(float));
+            add_row<NORM>(last, first, second, r.count);
+            r.count -= NORM == SIDES ? LANES - left : 0;  // the padding is not negative
         }
-        double lane[LANES];
-        memcpy(lane, acc, sizeof lane);
-        for (int w = LANES / 2; w; w /= 2)
-            for (int i = 0; i < w; ++i) lane[i] += lane[i + w];
-        r.sum = lane[0];
+        r.sum = first.total();
+        r.second = second.total();
+        if constexpr (NORM == CLIPPED) r.top = partial_of<MAX>(p, n).top;
     } else {
         i32v top[4] = {};
         f32v lo[2] = {splat(INFINITY), splat(INFINITY)}, hi[2] = {splat(-INFINITY), splat(-INFINITY)};
@@ -78,34 +104,50 @@ inline Partial partial(int norm, const float* p, int64_t n) {
         case L2: return partial_of<L2>(p, n);
         case MEAN: return partial_of<MEAN>(p, n);
         case RANGE: return partial_of<RANGE>(p, n);
+        case SIDES: return partial_of<SIDES>(p, n);
+        case CLIPPED: return partial_of<CLIPPED>(p, n);
         default: return partial_of<MAX>(p, n);
     }
 }
 
 inline void merge(Partial& a, const Partial& b) {
     a.sum += b.sum;
+    a.second += b.second;
+    a.count += b.count;
     a.top = b.top > a.top ? b.top : a.top;
     a.lo = b.lo < a.lo ? b.lo : a.lo;
     a.hi = b.hi > a.hi ? b.hi : a.hi;
 }
 
-inline int scales_per_block(int norm) { return norm == NONE ? 0 : norm == RANGE ? 2 : 1; }
+inline int scales_per_block(int norm) { return norm == NONE ? 0 : norm == RANGE || norm == SIDES ? 2 : 1; }
 
-// Scales stop at 2^126, so that no sum or product of the decoder overflows.
-inline float capped(double s) { return (float)(s < 0x1p126 ? s : 0x1p126); }
+// Scales stop at 2^126, so that no sum or product of the decoder overflows. Adding 0 leaves one sign of zero.
+inline float capped(double s) { return (float)(s < -0x1p126 ? -0x1p126 : s < 0x1p126 ? s : 0x1p126) + 0.0f; }
 
 // A block that holds NaN or inf gets a NaN scale: it decodes to NaN everywhere.
-inline void finish(int norm, const Partial& r, int64_t n, float* scale) {
+inline void finish(const Spec& spec, const Partial& r, int64_t n, float* scale) {
+    const int norm = spec.norm;
     float top;
     memcpy(&top, &r.top, 4);
-    const bool sums = norm == L2 || norm == MEAN;
-    const bool finite = sums ? std::isfinite(r.sum) : r.top < 0x7F800000;
-    if (norm == RANGE) {
-        scale[0] = finite ? 0.0f - capped(-(double)r.lo) : NAN;  // 0 - : one sign of zero
-        scale[1] = finite ? 0.0f + capped((double)r.hi) : NAN;
+    const bool finite = sums(norm) ? std::isfinite(r.sum + r.second) : r.top < 0x7F800000;
+    if (norm == RANGE || norm == SIDES) {
+        const int64_t low = n - r.count, high = r.count;
+        scale[0] = !finite ? NAN : norm == RANGE ? capped(r.lo) : capped(r.sum / (double)(low ? low : 1));
+        scale[1] = !finite ? NAN : norm == RANGE ? capped(r.hi) : capped(r.second / (double)(high ? high : 1));
         return;
     }
-    double s = norm == L2 ? std::sqrt(r.sum) : norm == MEAN ? r.sum / (double)n : norm == UNIT ? 1.0 : (double)top;
+    double s = top;
+    if (norm == L2) s = std::sqrt(r.sum);
+    if (norm == MEAN) s = r.sum / (double)n;
+    if (norm == UNIT) s = 1.0;
+    if (norm == CLIPPED) {
+        const double mean = r.sum / (double)n, square = r.second / (double)n, variance = square - mean * mean;
+        // A block of equal elements has no spread: clipping to it would send nothing.
+        if (variance > square * 0x1p-40) {
+            const double limit = (double)spec.clip * std::sqrt(variance);
+            s = limit < s ? limit : s;
+        }
+    }
     scale[0] = finite ? capped(s) : NAN;
 }
 

@@ -103,8 +103,8 @@ inline i32v widen_u8(const uint8_t* p) {
 #endif
 }
 
-inline u8v shl8(u8v v, int s) { return (u8v)((u16v)v << s) & (uint8_t)(0xFF << s); }
-inline u8v shr8(u8v v, int s) { return (u8v)((u16v)v >> s) & (uint8_t)(0xFF >> s); }
+inline u8v shl8(u8v v, int s) { return (u8v)((u16v)v << s) & (u8v{} + (uint8_t)(0xFF << s)); }
+inline u8v shr8(u8v v, int s) { return (u8v)((u16v)v >> s) & (u8v{} + (uint8_t)(0xFF >> s)); }
 
 inline void from_bf16(const uint16_t* x, int64_t n, float* out) {
     for (int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,6 @@
 // Threads are started for each call: about 20 us each, no pool to go stale after fork().
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -8,7 +9,14 @@
 void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx) {
     int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, n / std::max<int64_t>(1, grain)));
     std::vector<std::thread> pool;
-    for (int64_t i = 1; i < parts; ++i) pool.emplace_back(fn, ctx, n * i / parts, n * (i + 1) / parts);
+    pool.reserve(parts);
+    int64_t started = 1;
+    try {
+        for (; started < parts; ++started) pool.emplace_back(fn, ctx, n * started / parts, n * (started + 1) / parts);
+    } catch (const std::system_error&) {
+        // No more threads to be had: this one does the rest.
+    }
     fn(ctx, 0, n / parts);
+    if (started < parts) fn(ctx, n * started / parts, n);
     for (auto& t : pool) t.join();
 }

@@ -6,31 +6,33 @@
 namespace TW_NS {
 namespace {
 
-// floor(t + u) in fixed point: t has 16 fraction bits and u is the 16-bit noise.
-inline i32v round_fixed(f32v t, u32v u) { return (round_(t) + (i32v)u) >> 16; }
+// floor(t + u) in fixed point, with `fraction` bits behind the point; u is 32 bits of noise.
+inline i32v round_fixed(f32v t, u32v u, int fraction) {
+    return (round_(t) + (i32v)(u >> (32 - fraction))) >> fraction;
+}
 
 // One vector of codes. k, lo, pre come from the block's scale; top is the largest level, in the unit of k.
 template <int KIND, bool STOCHASTIC>
-inline i32v quantise(f32v x, f32v k, f32v lo, f32v pre, float top, u32v u) {
-    if constexpr (KIND == SIGN) return (x >= 0.0f) & 1;
+inline i32v quantise(f32v x, f32v k, f32v lo, f32v pre, float top, u32v u, int fraction) {
+    if constexpr (KIND == SIGN || KIND == PAIR) return (x >= 0.0f) & 1;
     if constexpr (KIND == NATURAL) {
         i32v bits = (i32v)x & 0x7FFFFFFF;
-        i32v e = (i32v)(((u32v)bits + (u << 7) + 64) >> 23);
+        i32v e = (i32v)(((u32v)bits + (u >> 9)) >> 23);
         e = e < 254 ? e : (i32v{} + 254);                       // the largest finite power of two
         return bits >= 0x7F800000 ? (i32v{} + 255) : e;         // NaN and inf stay recognisable
     }
     if constexpr (KIND == UNSIGNED) {
         f32v t = fmax_(fmin_(((x - lo) * pre) * k, splat(top)), splat(0.0f));
-        return STOCHASTIC ? round_fixed(t, u) : trunc_(t + 0.5f);
+        return STOCHASTIC ? round_fixed(t, u, fraction) : trunc_(t + 0.5f);
     }
     f32v t = fmin_((fabs_(x) * pre) * k, splat(top));
     i32v q;
     if constexpr (KIND == DITHER) {
-        i32v low = round_fixed(t * 65536.0f, u);                          // between 0 and the smallest level
-        i32v high = (((i32v)t + (i32v)(u << 7) + 64) >> 23) - 126;        // between powers of two: carry into the exponent
+        i32v low = round_fixed(fmin_(t, splat(1.0f)) * 0x1p30f, u, 30);   // between 0 and the smallest level
+        i32v high = (((i32v)t + (i32v)(u >> 9)) >> 23) - 126;             // between powers of two: carry into the exponent
         q = t < 1.0f ? low : high;
     } else {
-        q = STOCHASTIC ? round_fixed(t, u) : trunc_(t + 0.5f);
+        q = STOCHASTIC ? round_fixed(t, u, fraction) : trunc_(t + 0.5f);
     }
     return x < 0.0f ? -q : q;
 }
@@ -38,9 +40,9 @@ inline i32v quantise(f32v x, f32v k, f32v lo, f32v pre, float top, u32v u) {
 // The value of one vector of codes.
 template <int KIND>
 inline f32v dequantise(const uint8_t* codes, f32v lo, f32v step, int levels) {
-    if constexpr (KIND == SIGN) {
+    if constexpr (KIND == SIGN || KIND == PAIR) {
         i32v q = widen_u8(codes);
-        return q != 0 ? step : -step;
+        return q != 0 ? step : (KIND == PAIR ? lo : -step);
     } else if constexpr (KIND == UNSIGNED) {
         return lo + __builtin_convertvector(widen_u8(codes), f32v) * step;
     } else if constexpr (KIND == DITHER) {
@@ -68,8 +70,8 @@ struct Tile {
 };
 
 template <int KIND, bool STOCHASTIC, bool BY_ROW>
-inline void encode_tile(const float* x, const float* next, const Coefs& c, float top, const Stream& noise,
-                        uint32_t first, Tile& tile) {
+inline void encode_tile(const float* x, const float* next, const Coefs& c, float top, int fraction,
+                        const Stream& noise, uint32_t first, Tile& tile) {
     for (int g = 0; g < LANES; g += V) {
         Words w{};
         if constexpr (STOCHASTIC) w = philox(noise, first + g);
@@ -77,10 +79,11 @@ inline void encode_tile(const float* x, const float* next, const Coefs& c, float
             int i = r * LANES + g;
             f32v v = load<f32v>(x + i), one = splat(1.0f);
             __builtin_prefetch(next + i, 0, 2);  // one line a vector: a burst of them would stall
-            u32v u = r & 1 ? w.w[r / 2] >> 16 : w.w[r / 2] & 0xFFFFu;
-            i32v q = BY_ROW ? quantise<KIND, STOCHASTIC>(v, splat(c.k[r]), splat(c.lo[r]), one, top, u)
+            // Two rows share a word: one takes its low half first, the other its high half.
+            u32v u = r & 1 ? w.w[r / 2] : (w.w[r / 2] << 16) | (w.w[r / 2] >> 16);
+            i32v q = BY_ROW ? quantise<KIND, STOCHASTIC>(v, splat(c.k[r]), splat(c.lo[r]), one, top, u, fraction)
                             : quantise<KIND, STOCHASTIC>(v, load<f32v>(c.k + i), load<f32v>(c.lo + i),
-                                                         load<f32v>(c.pre + i), top, u);
+                                                         load<f32v>(c.pre + i), top, u, fraction);
             store_low_bytes(tile.codes + i, q);
             if constexpr (KIND == NATURAL) store_low_bytes(tile.signs + i, (i32v)((u32v)v >> 31));
         }
@@ -102,12 +105,16 @@ inline void add_tile(const Tile& tile, const Coefs& c, int levels, float weight,
             store(out + i, load<f32v>(out + i) + tile_value<KIND>(tile, c, r, i, levels) * weight);
 }
 
-// e = beta * e + (x - value)
+// e = beta * e + (x - value); where that is NaN (the block was not finite) e stays as it was
 template <int KIND>
 inline void feedback_tile(const Tile& tile, const Coefs& c, int levels, float beta, const float* x, float* e) {
     for (int r = 0; r < ROWS; ++r)
         for (int i = r * LANES; i < (r + 1) * LANES; i += V)
-            store(e + i, load<f32v>(e + i) * beta + (load<f32v>(x + i) - tile_value<KIND>(tile, c, r, i, levels)));
+        {
+            f32v old = load<f32v>(e + i);
+            f32v now = old * beta + (load<f32v>(x + i) - tile_value<KIND>(tile, c, r, i, levels));
+            store(e + i, now == now ? now : old);
+        }
 }
 
 }  // namespace
