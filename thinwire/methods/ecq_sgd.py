@@ -9,8 +9,8 @@ Stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
-Departs from the paper: fields of equal width; the paper's entropy code is a codec. alpha = 0.2 and beta = 0.9 come from
-a public port.
+Departs from the paper: fields of equal width; the paper's entropy code is a codec. alpha = 0.2 and beta = 0.9 come
+from a public port.
 """
 
 from __future__ import annotations

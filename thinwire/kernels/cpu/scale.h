@@ -20,17 +20,26 @@ constexpr bool sums(int norm) { return norm == L2 || norm == MEAN || norm == SID
 
 struct Lanes {
     f64v v[LANES / H] = {};
+    // Lane i gets lane i + 32, then i + 16, ...: whole vectors first, then inside the last one.
     double total() const {
-        double lane[LANES];
-        memcpy(lane, v, sizeof lane);
-        for (int w = LANES / 2; w; w /= 2)
+        f64v half[LANES / H];
+        memcpy(half, v, sizeof half);
+#pragma GCC unroll 8
+        for (int w = LANES / H / 2; w; w /= 2)
+#pragma GCC unroll 32
+            for (int i = 0; i < w; ++i) half[i] += half[i + w];
+        double lane[H];
+        memcpy(lane, half, sizeof lane);
+        for (int w = H / 2; w; w /= 2)
             for (int i = 0; i < w; ++i) lane[i] += lane[i + w];
         return lane[0];
     }
 };
 
+// Unrolled and inlined, so that the lanes stay in registers.
 template <int NORM>
-inline void add_row(const float* row, Lanes& first, Lanes& second, int64_t& count) {
+__attribute__((always_inline)) inline void add_row(const float* row, Lanes& first, Lanes& second, int64_t& count) {
+#pragma GCC unroll 32
     for (int i = 0; i < LANES / H; ++i) {
         f64v v = __builtin_convertvector(load<f32h>(row + i * H), f64v);
         if constexpr (NORM == L2) first.v[i] += v * v;
