@@ -65,9 +65,15 @@ def _processor() -> str:
 
 
 def _commit() -> str:
+    """The commit, with a plus when the package has changes that are not in it."""
+    here = Path(__file__).resolve().parents[1]
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=8"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=Path(__file__).parent)
+        head = _git(here, "rev-parse", "--short=8", "HEAD")
+        return (head or "unknown") + ("+" if _git(here, "status", "--porcelain", ".") else "")
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return done.stdout.strip() or "unknown"
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, cwd=folder, check=False)
+    return done.stdout.strip()
