@@ -8,6 +8,7 @@ against a copy that moves as many. Each figure is the median of runs that altern
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -89,12 +90,13 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
 
 
 def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, repeats: int) -> Iterator[Row]:
-    """A copy and every kernel in turn, `repeats` times, so that all of them see the same state of the machine."""
+    """A copy and every kernel in shuffled turns, so that all of them see the same states of the machine."""
     copy = _Case("copy", lambda: target.copy_(x), 4.0 * x.numel())
     cases = [copy, *_cases(text, x)]
     times: dict[str, list[float]] = {case.kernel: [] for case in cases}
+    order = random.Random(0)
     for turn in range(-1, repeats):  # the first turn warms up
-        for case in cases:
+        for case in order.sample(cases, len(cases)):
             time.sleep(PAUSE)
             start = time.perf_counter()
             case.run()
