@@ -71,7 +71,7 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
     layout, key = Layout.flat(x.numel()), Key(seed=1)
     payload = Payload.new(c.nbytes(layout))
     body, nbytes = payload.body, 4.0 * x.numel()
-    out, residual = torch.zeros_like(x), torch.zeros_like(x)
+    out, residual, other = torch.zeros_like(x), torch.zeros_like(x), torch.empty_like(body)
 
     def sealed() -> None:
         payload.seal(scheme(c, layout), key, tail=c.write_fused(x, layout, key, body, checksum=True))
@@ -80,12 +80,13 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
         payload.open(scheme(c, layout))
         c.add(body, layout, key, out, 0.25)
 
+    sealed()
     yield _Case("encode", lambda: c.write(x, layout, key, body), nbytes)
     yield _Case("encode+crc", sealed, nbytes)
     yield _Case("decode_add", lambda: c.add(body, layout, key, out, 0.25), nbytes)
     yield _Case("decode_add+crc", opened, nbytes)
     yield _Case(
-        "encode_ef", lambda: c.write_fused(x, layout, key, body, residual=residual), (3 * nbytes + body.numel()) / 2
+        "encode_ef", lambda: c.write_fused(x, layout, key, other, residual=residual), (3 * nbytes + body.numel()) / 2
     )
 
 
