@@ -19,7 +19,7 @@ Wire: 32/B + b bits an element.
 >>> q.width, q.omega(512)
 (4, 5.65...)
 >>> q.decode(q.encode(torch.tensor([3.0, -4.0]), key=Key(seed=1)), Layout.flat(2))
-tensor([ 3.7500, -5.0000])
+tensor([ 3.7500, -3.7500])
 
 Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, arXiv 1610.02132, section 3.1 and 3.3.

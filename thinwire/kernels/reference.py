@@ -74,15 +74,15 @@ def quantise(p: Tensor, scales: Tensor, quant: Quant, blocks: Blocks, u: Tensor 
         t = _at_most(((p - lo) * pre) * k, top)
         t = torch.where(t > 0, t, 0.0)
         return (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u, quant.fraction)
-    if quant.kind is Kind.DITHER:
-        assert u is not None
-        t = _at_most((p.abs() * pre) * k, 2.0 ** (quant.levels - 1))
-        low = _round_fixed(_at_most(t, 1.0) * 2.0**30, u, 30)
-        high = (((t.view(torch.int32).long() + (u >> 9)) >> 23) - 126).to(torch.int32)
-        q = torch.where(t < 1, low, high)
-    else:
-        t = _at_most((p.abs() * pre) * k, top)
-        q = (t + 0.5).to(torch.int32) if u is None else _round_fixed(t, u, quant.fraction)
+    if quant.kind is Kind.SIGNED:  # floor(t + u) is unbiased for negative t too
+        t = (p * pre) * k
+        t = _at_most(torch.where(t > -top, t, -top), top)
+        return t.round().to(torch.int32) if u is None else _round_fixed(t, u, quant.fraction)
+    assert u is not None
+    t = _at_most((p.abs() * pre) * k, 2.0 ** (quant.levels - 1))
+    low = _round_fixed(_at_most(t, 1.0) * 2.0**30, u, 30)
+    high = (((t.view(torch.int32).long() + (u >> 9)) >> 23) - 126).to(torch.int32)
+    q = torch.where(t < 1, low, high)
     return torch.where(p < 0, -q, q)
 
 

@@ -25,15 +25,14 @@ inline i32v quantise(f32v x, f32v k, f32v lo, f32v pre, float top, u32v u, int f
         f32v t = fmax_(fmin_(((x - lo) * pre) * k, splat(top)), splat(0.0f));
         return STOCHASTIC ? round_fixed(t, u, fraction) : trunc_(t + 0.5f);
     }
-    f32v t = fmin_((fabs_(x) * pre) * k, splat(top));
-    i32v q;
-    if constexpr (KIND == DITHER) {
-        i32v low = round_fixed(fmin_(t, splat(1.0f)) * 0x1p30f, u, 30);   // between 0 and the smallest level
-        i32v high = (((i32v)t + (i32v)(u >> 9)) >> 23) - 126;             // between powers of two: carry into the exponent
-        q = t < 1.0f ? low : high;
-    } else {
-        q = STOCHASTIC ? round_fixed(t, u, fraction) : trunc_(t + 0.5f);
+    if constexpr (KIND == SIGNED) {  // floor(t + u) is unbiased for negative t too
+        f32v t = fmin_(fmax_((x * pre) * k, splat(-top)), splat(top));
+        return STOCHASTIC ? round_fixed(t, u, fraction) : round_(t);
     }
+    f32v t = fmin_((fabs_(x) * pre) * k, splat(top));                     // DITHER
+    i32v low = round_fixed(fmin_(t, splat(1.0f)) * 0x1p30f, u, 30);       // between 0 and the smallest level
+    i32v high = (((i32v)t + (i32v)(u >> 9)) >> 23) - 126;                 // between powers of two: carry into the exponent
+    i32v q = t < 1.0f ? low : high;
     return x < 0.0f ? -q : q;
 }
 
