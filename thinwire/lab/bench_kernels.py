@@ -3,7 +3,8 @@
 A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
 of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
 twice and the fields, 12n bytes and more; its `gbps` is half the bytes it must move over its time, so that `ratio` is
-against a copy that moves as many. Each figure is the median of runs that alternate with copies.
+against a copy that moves as many. Each figure is the median of runs that take turns with copies, each after an untimed
+run of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Key, Layout
 from thinwire.lab.records import Row, quantiles
 
-PAUSE = 0.005  # seconds, in which the OpenMP threads of the last copy stop spinning and leave their core
 METHODS = (
     "qsgd:bits=1",
     "qsgd:bits=2",
@@ -96,13 +96,12 @@ def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, r
     cases = [copy, *_cases(text, x)]
     times: dict[str, list[float]] = {case.kernel: [] for case in cases}
     order = random.Random(0)
-    for turn in range(-1, repeats):  # the first turn warms up
+    for _ in range(repeats):
         for case in order.sample(cases, len(cases)):
-            time.sleep(PAUSE)
+            case.run()  # untimed: clocks are up, and OpenMP's threads of the last copy no longer spin on a core
             start = time.perf_counter()
             case.run()
-            if turn >= 0:
-                times[case.kernel].append(time.perf_counter() - start)
+            times[case.kernel].append(time.perf_counter() - start)
     copy_gbps = copy.counted / quantiles(times["copy"])[1] / 1e9
     for case in cases[1:]:
         low, median, high = quantiles(times[case.kernel])
