@@ -3,8 +3,8 @@
 A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
 of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
 twice and the fields, 12n bytes and more; its `gbps` is half the bytes it must move over its time, so that `ratio` is
-against a copy that moves as many. Each figure is the median of runs that take turns with copies, each after an untimed
-run of its own.
+against a copy that moves as many. Each figure is the median of runs that take turns with copies, each after an
+untimed run of its own.
 """
 
 from __future__ import annotations
