@@ -80,7 +80,7 @@ def kernels(data: Path) -> str:
         for (method, backend, threads), cells in groups.items()
     ]
     head = ["method", "backend", "threads", "copy GB/s", *names]
-    return _table(head, body, left=2) + _where(rows[0], "thinwire bench kernels")
+    return _table(head, body, left=2) + _where(rows[0], "thinwire bench kernels --repeats 41")
 
 
 def checksum(data: Path) -> str:
@@ -94,7 +94,9 @@ def checksum(data: Path) -> str:
         checked = [times[method, k] for k in ("encode+crc", "decode_add+crc")]
         pairs = [*zip(plain, checked, strict=True), (sum(plain), sum(checked))]
         body.append([f"`{method}`", *(f"{100 * (b / a - 1):+.0f}%" for a, b in pairs)])
-    return _table(["method", "encode", "decode_add", "both"], body) + _where(rows[0], "thinwire bench kernels")
+    return _table(["method", "encode", "decode_add", "both"], body) + _where(
+        rows[0], "thinwire bench kernels --repeats 41"
+    )
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
