@@ -65,7 +65,9 @@ class ErrorFeedback(Memory):
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
         """E = beta e + (x - sent), in place."""
-        state["residual"].copy_(state["residual"] * self.beta + (x.float() - sent))
+        e = state["residual"]
+        now = e * self.beta + (x.float() - sent)
+        e.copy_(torch.where(now.isnan(), e, now))  # a step that is not finite leaves the residual as it was
 
     def receive(self, got: Tensor, state: State) -> Tensor:
         """What came."""

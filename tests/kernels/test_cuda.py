@@ -1,0 +1,35 @@
+"""Tensors on a GPU: the reference tier runs where the tensor is and gives the bits that the CPU gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from battery import INSTANCES, LAYOUT, vector
+
+from thinwire import Key, encode_with_feedback
+from thinwire.core.compressor import Compressor
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+@pytest.mark.parametrize("kind", ["gauss", "heavy", "denormal"])
+def test_gpu_and_cpu_agree_bit_for_bit(c: Compressor, kind: str) -> None:
+    x, e = vector(LAYOUT.numel, kind), vector(LAYOUT.numel, seed=3) * 0.1
+    key = Key(seed=5, step=2)
+    here = c.encode(x, LAYOUT, key)
+    there = c.encode(x.cuda(), LAYOUT, key)
+    assert there.data.is_cuda
+    assert torch.equal(there.data.cpu(), here.data)
+    assert torch.equal(c.decode(there, LAYOUT).cpu(), c.decode(here, LAYOUT))
+    residual = e.cuda()
+    encode_with_feedback(c, x.cuda(), residual, LAYOUT, key, alpha=0.5, beta=0.75)
+    encode_with_feedback(c, x, e, LAYOUT, key, alpha=0.5, beta=0.75)
+    assert torch.equal(residual.cpu(), e)
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    c = INSTANCES[1]
+    payload = c.encode(vector(LAYOUT.numel).cuda(), LAYOUT)
+    with pytest.raises(ValueError, match="the payload is on cuda:0 but the tensor to add into is on cpu"):
+        c.decode_add(payload, LAYOUT, torch.zeros(LAYOUT.numel))
