@@ -29,6 +29,14 @@ def test_wrong_dtype(dtype: torch.dtype) -> None:
         Qsgd(bits=4).encode(torch.ones(8).to(dtype))
 
 
+def test_what_is_no_tensor_and_no_payload() -> None:
+    c = Qsgd(bits=4)
+    with pytest.raises(TypeError, match=r"encode takes a tensor; got list: write torch.tensor\(x\)"):
+        c.encode([1.0, 2.0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"decode takes a Payload; got bytes: write Payload\(tensor\)"):
+        c.decode(b"thin", Layout.flat(2))  # type: ignore[arg-type]
+
+
 def test_non_contiguous() -> None:
     with pytest.raises(ValueError, match=r"contiguous tensors; got strides \(1, 4\): write x.contiguous\(\)"):
         Qsgd(bits=4).encode(torch.ones(8, 4).T)

@@ -13,7 +13,8 @@ from battery import TIERS, vector
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire import BitPack, Key, kernels
+from thinwire import BitPack, Key, Layout, kernels
+from thinwire.compressors import Qsgd
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import Blocks, Kind, Norm, Quant, planar
 from thinwire.kernels.spec import packed_bytes
@@ -100,6 +101,21 @@ def test_any_quantiser_on_any_blocks_is_bit_equal(tier: str, data: st.DataObject
         outputs.append((scales, codes, residual, out, k.scales(x, quant, blocks)))
     for expected, got in zip(*outputs, strict=True):
         assert torch.equal(expected, got)
+
+
+def test_a_huge_input_is_bit_equal_too() -> None:
+    """2^24 + 1 elements, 64 MiB: every instruction set, one thread and all."""
+    x = vector((1 << 24) + 1)
+    layout = Layout.flat(x.numel())
+    c = Qsgd(bits=4, norm="l2")
+    payloads = []
+    for tier in [t for t in TIERS if t != "reference"]:
+        with kernels.force(tier):
+            payloads.append(c.encode(x, layout, Key(seed=2)))
+    for other in payloads[1:]:
+        assert torch.equal(other.data, payloads[0].data)
+    error = (c.decode(payloads[0], layout) - x).double().square().sum() / x.double().square().sum()
+    assert 0.5 < error.item() < 3.24  # omega of 7 levels in blocks of 512
 
 
 def test_threads_do_not_change_the_bits() -> None:

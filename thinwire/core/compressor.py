@@ -72,7 +72,8 @@ class Compressor(Config, ABC):
     @final
     def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
         """The decoded vector, float32."""
-        out = torch.zeros(layout.numel, device=payload.data.device)
+        device = payload.data.device if isinstance(payload, Payload) else None
+        out = torch.zeros(layout.numel, device=device)
         self.decode_add(payload, layout, out, key=key)
         return out
 
@@ -85,6 +86,10 @@ class Compressor(Config, ABC):
 
         With a key, step, bucket and hop must be the key's, and its seed is the sender's.
         """
+        if not isinstance(payload, Payload):
+            raise TypeError(
+                f"decode takes a Payload; got {type(payload).__name__}: write Payload(tensor) around uint8 bytes"
+            )
         header = payload.open(scheme(self, layout), key=key)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
             raise ValueError(
@@ -174,6 +179,8 @@ def scheme(compressor: Compressor, layout: Layout) -> int:
 
 
 def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"encode takes a tensor; got {type(x).__name__}: write torch.tensor(x)")
     if x.dtype not in DTYPES:
         raise ValueError(f"gradients are float32, bfloat16 or float16; got {x.dtype}: write x.float()")
     if not x.is_contiguous():
