@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, final
+
 import pytest
 import torch
 from battery import INSTANCES, LAYOUT, vector
 from torch import Tensor
 
-from thinwire import AllGather, AllReduce, Channel, ErrorFeedback, Key, PayloadError, methods
+from thinwire import AllGather, AllReduce, Channel, ErrorFeedback, Key, Memory, PayloadError, methods
 from thinwire.comm import Comm, run
+from thinwire.compressors import Identity
 from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.types import Context, Layout, State
@@ -86,3 +90,31 @@ def test_a_peer_in_another_step_is_refused() -> None:
 
     with pytest.raises(PayloadError, match="payload of step 1, bucket 0, hop 0 arrived in step 0"):
         run(program, 2)
+
+
+def test_a_memory_may_skip_a_round() -> None:
+    """A rank that has nothing worth sending sends nothing, and counts as zero; all-reduce cannot do that."""
+
+    @final
+    @dataclass(frozen=True)
+    class OnlyEven(Memory):
+        name: ClassVar[str] = "only-even"
+        skips: ClassVar[bool] = True
+
+        def init(self, like: Tensor) -> State:
+            return {}
+
+        def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
+            return x if ctx.comm.rank % 2 == 0 else None
+
+        def after(self, x: Tensor, sent: Tensor, state: State) -> None:
+            pass
+
+        def receive(self, got: Tensor, state: State) -> Tensor:
+            return got
+
+    xs = [torch.full((8,), float(r + 1)) for r in range(N)]
+    for result in exchanged(AllGather(Channel(Identity(), OnlyEven())), xs, Layout.flat(8)):
+        assert torch.equal(result, torch.full((8,), (1 + 3) / 4))
+    with pytest.raises(ValueError, match="skips rounds, and AllReduce cannot"):
+        AllReduce(Channel(Identity(), OnlyEven()))

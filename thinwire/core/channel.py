@@ -19,6 +19,8 @@ from thinwire.core.types import Key, Layout
 from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.core.types import Context, State
@@ -79,6 +81,14 @@ class Channel(Config):
         if not isinstance(self.memory, NoMemory):
             self.memory.after(x, self.encoder.decode(payload, ctx.layout, key=ctx.key), state)
         return payload
+
+    def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context) -> Tensor:
+        """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero."""
+        out = torch.zeros(ctx.layout.numel, device=arrived[0].device)
+        for data in arrived:
+            if data.numel():
+                self.encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
+        return self.memory.receive(out, state)
 
 
 def check_channel(exchange: str, channel: object) -> None:

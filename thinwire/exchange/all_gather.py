@@ -13,7 +13,6 @@ import torch
 
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.exchange import Exchange
-from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,10 +45,5 @@ class AllGather(Exchange):
         """The mean over ranks."""
         payload = self.channel.send(x, state, ctx)
         mine = torch.empty(0, dtype=torch.uint8, device=x.device) if payload is None else payload.data
-        encoder = self.channel.encoder
-        equal = encoder.fixed_size and not self.channel.memory.skips
-        out = torch.zeros(ctx.layout.numel, device=x.device)
-        for data in await ctx.comm.all_gather(mine, equal=equal):
-            if data.numel():
-                encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / ctx.comm.size, key=ctx.key)
-        return self.channel.memory.receive(out, state)
+        equal = self.channel.encoder.fixed_size and not self.channel.memory.skips
+        return self.channel.receive(await ctx.comm.all_gather(mine, equal=equal), state, ctx)
