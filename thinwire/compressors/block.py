@@ -1,6 +1,6 @@
-"""BlockQuantiser: what the quantisers with a scale for each block share. The passes themselves are kernels.
+"""What the compressors on the kernels' passes share: KernelCompressor, and BlockQuantiser with symbols for codecs.
 
-The body is one float32 scale a block (two for ranges), then fields of `width` bits.
+The body is the scales of every block, float32 (one, two for ranges, or none), then fields of `quant.width` bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key, Layout
 
 
-class BlockQuantiser(FusedCompressor, SymbolCompressor):
+class KernelCompressor(FusedCompressor):
     """Say how an element becomes a field (`quant`) and which elements share a scale (`blocks`); the rest is given."""
 
     @property
@@ -35,12 +35,6 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
     @abstractmethod
     def blocks(self, layout: Layout) -> Blocks:
         """Which elements share a scale."""
-
-    @final
-    @property
-    def width(self) -> int:
-        """Bits of a field."""
-        return self.quant.width
 
     @final
     def side_bytes(self, layout: Layout) -> int:
@@ -82,6 +76,25 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
         return None if remainder is None else Tail(codes.numel(), remainder)
 
     @final
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """One fused pass: unpack, scale, add."""
+        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
+        kernels.select(body).decode_add(side, codes, self.quant, self.blocks(layout), out, weight)
+
+    def _side(self, body: Tensor, layout: Layout) -> Tensor:
+        return body[: self.side_bytes(layout)].view(torch.float32)
+
+
+class BlockQuantiser(KernelCompressor, SymbolCompressor):
+    """A kernel compressor with scales and fields of at most 8 bits: its symbols can be coded, its scales shared."""
+
+    @final
+    @property
+    def width(self) -> int:
+        """Bits of a field."""
+        return self.quant.width
+
+    @final
     def scales(self, x: Tensor, layout: Layout) -> Tensor:
         """The scale of every block, alone: what ranks that share scales take the maximum of."""
         return kernels.select(x).scales(x.detach().view(-1), self.quant, self.blocks(layout))
@@ -95,12 +108,6 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
         flat = x.detach().view(-1)
         kernels.select(x).encode(flat, self.quant, self.blocks(layout), key, side, codes, given=True)
         return payload.seal(scheme(self, layout), key, crc=crc)
-
-    @final
-    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """One fused pass: unpack, scale, add."""
-        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
-        kernels.select(body).decode_add(side, codes, self.quant, self.blocks(layout), out, weight)
 
     @final
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
@@ -123,9 +130,6 @@ class BlockQuantiser(FusedCompressor, SymbolCompressor):
         codes = torch.zeros(whole.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
         codes[: layout.numel] = symbols
         kernels.select(side).decode_add(side.view(torch.float32), codes, whole, self.blocks(layout), out, weight)
-
-    def _side(self, body: Tensor, layout: Layout) -> Tensor:
-        return body[: self.side_bytes(layout)].view(torch.float32)
 
 
 def equal_blocks(layout: Layout, size: int | None) -> Blocks:

@@ -24,25 +24,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from thinwire import kernels
-from thinwire.core.compressor import FusedCompressor
-from thinwire.core.payload import Tail
+from thinwire.compressors.block import KernelCompressor, contraction, equal_blocks
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from thinwire.core.types import Key, Layout
-
-EXPONENTS = Quant(Kind.NATURAL, Norm.NONE, levels=1, width=9)
+    from thinwire.core.types import Layout
 
 
 @final
 @dataclass(frozen=True)
-class Natural(FusedCompressor):
+class Natural(KernelCompressor):
     """A sign and a power of two."""
 
     name: ClassVar[str] = "natural"
+
+    @property
+    def quant(self) -> Quant:
+        """Eight bits of exponent and one of sign, no scale."""
+        return Quant(Kind.NATURAL, Norm.NONE, levels=1, width=9)
+
+    def blocks(self, layout: Layout) -> Blocks:
+        """One, which shares nothing."""
+        return equal_blocks(layout, None)
 
     @property
     def unbiased(self) -> bool:
@@ -54,44 +57,5 @@ class Natural(FusedCompressor):
         return 0.125
 
     def delta(self, d: int) -> float | None:
-        """E|C(x) - x|^2 <= |x|^2 / 8."""
-        return 0.875
-
-    def nbytes(self, layout: Layout) -> int:
-        """Nine bits an element."""
-        return EXPONENTS.code_bytes(layout.numel)
-
-    def write_fused(
-        self,
-        x: Tensor,
-        layout: Layout,
-        key: Key,
-        body: Tensor,
-        *,
-        residual: Tensor | None = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        checksum: bool = False,
-    ) -> Tail | None:
-        """One pass: compensate, round, pack, keep the error, checksum."""
-        remainder = kernels.select(x).encode(
-            x,
-            EXPONENTS,
-            _one_block(layout),
-            key,
-            x.new_empty(0).float(),
-            body,
-            residual=residual,
-            alpha=alpha,
-            beta=beta,
-            checksum=checksum,
-        )
-        return None if remainder is None else Tail(body.numel(), remainder)
-
-    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Unpack and add."""
-        kernels.select(body).decode_add(out.new_empty(0), body, EXPONENTS, _one_block(layout), out, weight)
-
-
-def _one_block(layout: Layout) -> Blocks:
-    return Blocks(layout.numel, size=max(1, layout.numel))
+        """A contraction, since omega < 1."""
+        return contraction(self.omega(d))

@@ -84,10 +84,11 @@ class Channel(Config):
 
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context) -> Tensor:
         """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero."""
+        encoder = self.encoder
         out = torch.zeros(ctx.layout.numel, device=arrived[0].device)
         for data in arrived:
             if data.numel():
-                self.encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
+                encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
         return self.memory.receive(out, state)
 
 

@@ -72,8 +72,7 @@ class Compressor(Config, ABC):
     @final
     def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
         """The decoded vector, float32."""
-        device = payload.data.device if isinstance(payload, Payload) else None
-        out = torch.zeros(layout.numel, device=device)
+        out = torch.zeros(layout.numel, device=_payload(payload).data.device)
         self.decode_add(payload, layout, out, key=key)
         return out
 
@@ -86,11 +85,7 @@ class Compressor(Config, ABC):
 
         With a key, step, bucket and hop must be the key's, and its seed is the sender's.
         """
-        if not isinstance(payload, Payload):
-            raise TypeError(
-                f"decode takes a Payload; got {type(payload).__name__}: write Payload(tensor) around uint8 bytes"
-            )
-        header = payload.open(scheme(self, layout), key=key)
+        header = _payload(payload).open(scheme(self, layout), key=key)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
             raise ValueError(
                 f"decode_add adds into a contiguous float32 tensor of {layout.numel} elements; "
@@ -190,6 +185,14 @@ def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:
     if layout.numel != x.numel():
         raise ValueError(f"the layout has {layout.numel} elements but the tensor has {x.numel()}")
     return x.detach().view(-1), layout
+
+
+def _payload(payload: Payload) -> Payload:
+    if not isinstance(payload, Payload):
+        raise TypeError(
+            f"decode takes a Payload; got {type(payload).__name__}: write Payload(tensor) around uint8 bytes"
+        )
+    return payload
 
 
 def _residual(e: Tensor, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from thinwire.core.registry import Registry, suggest
@@ -26,12 +27,8 @@ class Config:
     @property
     def id(self) -> str:
         """The name and every field that differs from its default: `qsgd:bits=4,norm=l2`."""
-        parts = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if field.compare and value != _default(field):
-                parts.append(f"{field.name}={_word(value)}")
-        return self.name + (":" + ",".join(parts) if parts else "")
+        fields = [f for f in dataclasses.fields(self) if f.compare]  # type: ignore[arg-type]
+        return make_id(self.name, {f.name: (getattr(self, f.name), _default(f)) for f in fields})
 
     def to_config(self) -> dict[str, Any]:
         """A dict of JSON values, with the class under 'type'."""
@@ -41,6 +38,12 @@ class Config:
     def to_json(self) -> str:
         """`to_config` as text."""
         return json.dumps(self.to_config())
+
+
+def make_id(name: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
+    """`name:key=value,...` from the settings, each (value, default), that differ from their defaults."""
+    parts = [f"{key}={_word(value)}" for key, (value, default) in settings.items() if value != default]
+    return name + (":" + ",".join(parts) if parts else "")
 
 
 def from_config(config: dict[str, Any]) -> Any:
@@ -83,6 +86,5 @@ def _object(value: Any) -> Any:
 def _word(value: Any) -> str:
     if isinstance(value, Config):
         return f"({value.id})"
-    if isinstance(value, bool) or value is None:
-        return str(_plain(value)).lower()
-    return str(_plain(value))
+    word = str(_plain(value))
+    return word.lower() if isinstance(value, bool) or value is None else word

@@ -9,7 +9,7 @@ from functools import wraps
 from inspect import signature
 from typing import ClassVar, Literal, ParamSpec, final, get_args
 
-from thinwire.core.config import Config, _word
+from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
 from thinwire.core.registry import Registry
 from thinwire.sync.schedule import Sync
@@ -78,8 +78,8 @@ def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
         @wraps(make)
         def labelled(*args: P.args, **kwargs: P.kwargs) -> Method:
             bound = signature(make).bind(*args, **kwargs).arguments
-            given = [f"{k}={_word(v)}" for k, v in bound.items() if v != parameters[k].default]
-            return replace(make(*args, **kwargs), label=name + (":" + ",".join(given) if given else ""))
+            label = make_id(name, {k: (v, parameters[k].default) for k, v in bound.items()})
+            return replace(make(*args, **kwargs), label=label)
 
         METHODS.add(name, labelled)
         return labelled

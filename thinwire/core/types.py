@@ -19,6 +19,9 @@ State: TypeAlias = dict[str, Tensor]
 """Tensors that a memory or an exchange keeps between steps: made by `init`, changed in place, owned by the engine."""
 
 
+LIMITS = {"seed": 1 << 64, "step": 1 << 32, "rank": 1 << 24, "bucket": 1 << 32, "hop": 1 << 8, "offset": 1 << 35}
+
+
 @dataclass(frozen=True)
 class Key:
     """Where the noise of one encode comes from. The same key gives the same bits on every machine.
@@ -38,15 +41,7 @@ class Key:
     offset: int = 0  # first element, a multiple of 512; for buckets sent in chunks
 
     def __post_init__(self) -> None:
-        limits = {
-            "seed": 1 << 64,
-            "step": 1 << 32,
-            "rank": 1 << 24,
-            "bucket": 1 << 32,
-            "hop": 1 << 8,
-            "offset": 1 << 35,
-        }
-        for name, limit in limits.items():
+        for name, limit in LIMITS.items():
             value = getattr(self, name)
             if not 0 <= value < limit:
                 raise ValueError(

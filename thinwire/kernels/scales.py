@@ -19,41 +19,38 @@ if TYPE_CHECKING:
 SEGMENT = 1 << 16
 
 
-def _sum_of(values: Tensor) -> Tensor:
-    """Sum of a float64 vector in the order of the kernels."""
-    total = values.new_zeros(())
-    for start in range(0, values.numel(), SEGMENT):
-        segment = values[start : start + SEGMENT]
-        rows = -(-segment.numel() // LANES)
-        padded = values.new_zeros(rows * LANES)
-        padded[: segment.numel()] = segment
-        acc = values.new_zeros(LANES)
-        for row in padded.view(rows, LANES):
-            acc = acc + row
-        while acc.numel() > 1:
-            half = acc.numel() // 2
-            acc = acc[:half] + acc[half:]
-        total = total + acc[0]
-    return total
-
-
-def _sums(values: Tensor, blocks: Blocks) -> Tensor:
-    """`_sum_of` of every block; equal blocks of at most one segment go side by side."""
-    if blocks.starts is not None or blocks.size > SEGMENT:
-        return torch.stack([_sum_of(values[a:b]) for a, b in blocks.ranges()])
-    rows = -(-blocks.size // LANES)
-    padded = values.new_zeros(blocks.count, rows * LANES)
-    whole = blocks.n // blocks.size
-    padded[:whole, : blocks.size] = values[: whole * blocks.size].view(whole, blocks.size)
-    if whole < blocks.count:
-        padded[whole, : blocks.n - whole * blocks.size] = values[whole * blocks.size :]
-    acc = values.new_zeros(blocks.count, LANES)
-    for row in range(rows):
-        acc = acc + padded[:, row * LANES : (row + 1) * LANES]
+def _lane_sums(rows: Tensor) -> Tensor:
+    """The sum of each row of (count, k * 64) float64 in the order of the kernels."""
+    acc = rows.new_zeros(len(rows), LANES)
+    for start in range(0, rows.shape[1], LANES):
+        acc = acc + rows[:, start : start + LANES]
     while acc.shape[1] > 1:
         half = acc.shape[1] // 2
         acc = acc[:, :half] + acc[:, half:]
     return acc[:, 0]
+
+
+def _rows_of(values: Tensor, size: int) -> Tensor:
+    """Runs of `size` elements as rows, padded with zeros to whole lanes: they add nothing."""
+    count, whole = -(-values.numel() // size), values.numel() // size
+    rows = values.new_zeros(count, -(-size // LANES) * LANES)
+    rows[:whole, :size] = values[: whole * size].view(whole, size)
+    if whole < count:
+        rows[whole, : values.numel() - whole * size] = values[whole * size :]
+    return rows
+
+
+def _sums(values: Tensor, blocks: Blocks) -> Tensor:
+    """The sum of every block: of segments where it is large, which are then added in order."""
+    if blocks.starts is None and blocks.size <= SEGMENT:
+        return _lane_sums(_rows_of(values, blocks.size))
+    totals = []
+    for a, b in blocks.ranges():
+        total = values.new_zeros(())
+        for part in _lane_sums(_rows_of(values[a:b], min(SEGMENT, b - a))):
+            total = total + part
+        totals.append(total)
+    return torch.stack(totals)
 
 
 def find_scales(p: Tensor, quant: Quant, blocks: Blocks) -> Tensor:

@@ -15,15 +15,10 @@ void decode_tiles(const Job& j, int64_t t0, int64_t t1) {
     alignas(64) uint8_t planes[9 * LANES];
     for (int64_t tile = t0; tile < t1; ++tile) {
         const int64_t i0 = tile * TILE;
-        const int m = (int)(j.n - i0 < TILE ? j.n - i0 : TILE), lanes = tile_lanes(m);
-        const uint8_t* in = j.codes + tile * LANES * width;
+        const int m = tile_size(j.n, i0), lanes = tile_lanes(m);
+        const uint8_t* in = widen_planes(j.codes + tile * LANES * width, width, lanes, planes);
         if (i0 + AHEAD + TILE <= j.n) prefetch(j.out + i0 + AHEAD, TILE * 4);
         tile_coefs(cur, i0, m, lanes, c);
-        if (m < TILE) {
-            memset(planes, 0, sizeof planes);
-            for (int b = 0; b < width; ++b) memcpy(planes + b * LANES, in + b * lanes, lanes);
-            in = planes;
-        }
         if (KIND == NATURAL) {
             memcpy(t.codes, in, TILE);
             unpack_tile<false>(in + TILE, 1, t.signs);

@@ -17,10 +17,8 @@ inline void codes_of(const Spec& s, const float* p, const float* next, const Coe
 }
 
 inline void pack_natural(const Tile& t, int lanes, uint8_t* out) {
-    alignas(64) uint8_t plane[LANES];
-    pack_tile(t.signs, 1, plane);
-    for (int r = 0; r < ROWS; ++r) memcpy(out + r * lanes, t.codes + r * LANES, lanes);
-    memcpy(out + ROWS * lanes, plane, lanes);
+    pack_lanes(t.codes, 8, lanes, out);
+    pack_lanes(t.signs, 1, lanes, out + ROWS * lanes);
 }
 
 // Tiles [t0, t1); `p` holds the staged floats from element `origin` on.
@@ -36,10 +34,9 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
     Tile t;
     Cursor cur(j, t0 * TILE);
     alignas(64) float tail[TILE], xs[TILE], es[TILE];
-    alignas(64) uint8_t planes[9 * LANES];
     for (int64_t tile = t0; tile < t1; ++tile) {
         const int64_t i0 = tile * TILE;
-        const int m = (int)(j.n - i0 < TILE ? j.n - i0 : TILE), lanes = tile_lanes(m);
+        const int m = tile_size(j.n, i0), lanes = tile_lanes(m);
         const float* src = p + (i0 - origin);
         const bool more = i0 + ahead + TILE <= j.n;
         const float* next = more && item == 4 ? (const float*)j.x + i0 + ahead : src;
@@ -52,14 +49,7 @@ void encode_tiles(const Job& j, const float* p, int64_t origin, int64_t t0, int6
         }
         codes_of<KIND>(j.spec, src, next, c, top, fraction, noise, (uint32_t)(tile * LANES), t);
         uint8_t* out = j.codes + tile * LANES * width;
-        if (KIND == NATURAL) {
-            pack_natural(t, lanes, out);
-        } else if (lanes == LANES) {
-            pack_tile(t.codes, width, out);
-        } else {
-            pack_tile(t.codes, width, planes);
-            for (int b = 0; b < width; ++b) memcpy(out + b * lanes, planes + b * LANES, lanes);
-        }
+        KIND == NATURAL ? pack_natural(t, lanes, out) : pack_lanes(t.codes, width, lanes, out);
         if (!j.e) continue;
         if (more) prefetch(j.e + i0 + ahead, TILE * 4);
         const float* x = as_float(j, i0, m, xs);

@@ -66,7 +66,7 @@ inline void unpack_tile(const uint8_t* in, int width, uint8_t* codes) {
     }
 }
 
-// Between a full-width tile and the narrow last tile: `rows` rows of `lanes` (of at most `left` elements in all).
+// Between a full tile and the narrow last one, whose `left` elements fill rows of `lanes`.
 template <class T>
 inline void widen(const T* narrow, int left, int lanes, T* wide) {
     for (int i = 0; i < left; ++i) wide[i / lanes * LANES + i % lanes] = narrow[i];
@@ -76,6 +76,24 @@ inline void narrow(const T* wide, int left, int lanes, T* narrow) {
     for (int i = 0; i < left; ++i) narrow[i] = wide[i / lanes * LANES + i % lanes];
 }
 
+// Tiles of fewer lanes go through a full one: plane j starts at j * lanes.
+inline void pack_lanes(const uint8_t* codes, int width, int lanes, uint8_t* out) {
+    if (lanes == LANES) return pack_tile(codes, width, out);
+    alignas(64) uint8_t planes[8 * LANES];
+    pack_tile(codes, width, planes);
+    for (int b = 0; b < width; ++b) memcpy(out + b * lanes, planes + b * LANES, lanes);
+}
+
+// `width` planes of `lanes` bytes as planes of 64; `full` is where they go if they are narrower.
+inline const uint8_t* widen_planes(const uint8_t* in, int width, int lanes, uint8_t* full) {
+    if (lanes == LANES) return in;
+    memset(full, 0, width * LANES);
+    for (int b = 0; b < width; ++b) memcpy(full + b * LANES, in + b * lanes, lanes);
+    return full;
+}
+
+// Elements of the tile at i0, of n in all.
+inline int tile_size(int64_t n, int64_t i0) { return (int)(n - i0 < TILE ? n - i0 : TILE); }
 inline int tile_lanes(int m) { return m == TILE ? LANES : (m + ROWS - 1) / ROWS; }
 
 }  // namespace

@@ -68,7 +68,7 @@ struct Passes {
 extern const Passes passes_portable, passes_avx2, passes_avx512;
 
 constexpr int LANES = 64;            // a row of a tile
-constexpr int ROWS = 8;              // rows of a tile: eight 16-bit halves of one Philox counter
+constexpr int ROWS = 8;              // rows of a tile: two for each word of a Philox counter
 constexpr int TILE = LANES * ROWS;   // 512 elements
 constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segment by segment
 

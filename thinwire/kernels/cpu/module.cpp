@@ -39,39 +39,34 @@ using Words = std::vector<uint32_t>;  // key0, key1, counter0 .. counter3
 
 Noise noise_of(const Words& w) { return {{w.at(0), w.at(1)}, {w.at(2), w.at(3), w.at(4), w.at(5)}}; }
 
-struct Shape {  // what encode and decode share
-    Spec spec;
-    Blocks blocks;
-};
-
 using Numbers = std::vector<double>;  // kind, norm, levels, width, stochastic, clip, lo, hi
 
-Shape shape_of(const Numbers& s, int64_t n, int64_t block, Address starts, int64_t count) {
-    return {{(int)s.at(0), (int)s.at(1), (int)s.at(2), (int)s.at(3), s.at(4) != 0, (float)s.at(5), (float)s.at(6),
-             (float)s.at(7)},
-            {count, block, reinterpret_cast<const int64_t*>(starts), n}};
+// What encode, scales and decode share.
+Job job_of(const Numbers& s, int64_t n, int64_t block, Address starts, int64_t count, Address scales, int threads) {
+    Job job{};
+    job.spec = {(int)s.at(0),  (int)s.at(1),   (int)s.at(2),   (int)s.at(3),
+                s.at(4) != 0, (float)s.at(5), (float)s.at(6), (float)s.at(7)};
+    job.blocks = {count, block, reinterpret_cast<const int64_t*>(starts), n};
+    job.n = n;
+    job.scales = reinterpret_cast<float*>(scales);
+    job.threads = threads;
+    return job;
 }
 
 uint32_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
             int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
             Address scales, bool given, Address codes, bool checksum, int threads) {
-    Shape s = shape_of(spec, n, block, starts, count);
-    Job job{};
-    job.spec = s.spec;
-    job.blocks = s.blocks;
+    Job job = job_of(spec, n, block, starts, count, scales, threads);
     job.noise = noise_of(words);
-    job.n = n;
     job.x = reinterpret_cast<const void*>(x);
     job.dtype = dtype;
     job.e = reinterpret_cast<float*>(e);
     job.alpha = alpha;
     job.beta = beta;
-    job.scales = reinterpret_cast<float*>(scales);
     job.given = given;
     job.codes = reinterpret_cast<uint8_t*>(codes);
     uint32_t crc = 0;
     job.crc = checksum ? &crc : nullptr;
-    job.threads = threads;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.encode(job);
@@ -80,15 +75,9 @@ uint32_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t 
 
 void scales(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts, int64_t count,
             Address x, int dtype, Address out, int threads) {
-    Shape s = shape_of(spec, n, block, starts, count);
-    Job job{};
-    job.spec = s.spec;
-    job.blocks = s.blocks;
-    job.n = n;
+    Job job = job_of(spec, n, block, starts, count, out, threads);
     job.x = reinterpret_cast<const void*>(x);
     job.dtype = dtype;
-    job.scales = reinterpret_cast<float*>(out);
-    job.threads = threads;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.scales(job);
@@ -96,16 +85,10 @@ void scales(const std::string& isa, const Numbers& spec, int64_t n, int64_t bloc
 
 void decode_add(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
                 int64_t count, Address scales, Address codes, Address out, float weight, int threads) {
-    Shape s = shape_of(spec, n, block, starts, count);
-    Job job{};
-    job.spec = s.spec;
-    job.blocks = s.blocks;
-    job.n = n;
-    job.scales = reinterpret_cast<float*>(scales);
+    Job job = job_of(spec, n, block, starts, count, scales, threads);
     job.codes = reinterpret_cast<uint8_t*>(codes);
     job.out = reinterpret_cast<float*>(out);
     job.weight = weight;
-    job.threads = threads;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.decode_add(job);

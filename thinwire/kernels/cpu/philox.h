@@ -32,6 +32,8 @@ struct Stream {
 
 struct Words {
     u32v w[4];
+    // Two rows share a word: the even one takes its low half first, the odd one its high half.
+    inline u32v row(int r) const { return r & 1 ? w[r / 2] : (w[r / 2] << 16) | (w[r / 2] >> 16); }
 };
 
 struct Half {

@@ -1,4 +1,4 @@
-// Threads are started for each call: about 20 us each, no pool to go stale after fork().
+// Threads are started for each call: no pool to go stale after fork().
 #include <algorithm>
 #include <system_error>
 #include <thread>

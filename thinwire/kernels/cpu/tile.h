@@ -78,8 +78,7 @@ inline void encode_tile(const float* x, const float* next, const Coefs& c, float
             int i = r * LANES + g;
             f32v v = load<f32v>(x + i), one = splat(1.0f);
             __builtin_prefetch(next + i, 0, 2);  // one line a vector: a burst of them would stall
-            // Two rows share a word: one takes its low half first, the other its high half.
-            u32v u = r & 1 ? w.w[r / 2] : (w.w[r / 2] << 16) | (w.w[r / 2] >> 16);
+            u32v u = w.row(r);
             i32v q = BY_ROW ? quantise<KIND, STOCHASTIC>(v, splat(c.k[r]), splat(c.lo[r]), one, top, u, fraction)
                             : quantise<KIND, STOCHASTIC>(v, load<f32v>(c.k + i), load<f32v>(c.lo + i),
                                                          load<f32v>(c.pre + i), top, u, fraction);
@@ -108,8 +107,7 @@ inline void add_tile(const Tile& tile, const Coefs& c, int levels, float weight,
 template <int KIND>
 inline void feedback_tile(const Tile& tile, const Coefs& c, int levels, float beta, const float* x, float* e) {
     for (int r = 0; r < ROWS; ++r)
-        for (int i = r * LANES; i < (r + 1) * LANES; i += V)
-        {
+        for (int i = r * LANES; i < (r + 1) * LANES; i += V) {
             f32v old = load<f32v>(e + i);
             f32v now = old * beta + (load<f32v>(x + i) - tile_value<KIND>(tile, c, r, i, levels));
             store(e + i, now == now ? now : old);
