@@ -11,7 +11,7 @@ from thinwire.core.errors import DeadlockError, PayloadError
 from thinwire.core.method import METHODS, Method, Overlap
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout, State
-from thinwire.exchange import AllGather, AllReduce, Exchange
+from thinwire.exchange import AllGather, AllReduce, Exchange, ScatterGather
 from thinwire.memory import ErrorFeedback, Memory, NoMemory
 from thinwire.sync import Sync
 
@@ -37,6 +37,7 @@ __all__ = [
     "Overlap",
     "Payload",
     "PayloadError",
+    "ScatterGather",
     "State",
     "Sync",
     "compressor",

@@ -158,7 +158,7 @@ def test_bad_peers_and_sizes() -> None:
     async def unequal(comm: Comm) -> None:
         await comm.all_gather(torch.zeros(comm.rank + 1), equal=True)
 
-    with pytest.raises(ValueError, match=r"differ in size: \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"promised sizes \[1, 1\]; the tensors have \[1, 2\]"):
         run(unequal, 2)
     with pytest.raises(ValueError, match="at least one rank"):
         run(program, 0)

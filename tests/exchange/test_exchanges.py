@@ -34,7 +34,7 @@ def exchanged(
         total = torch.zeros(layout.numel)
         for step in range(steps):
             ctx = Context(comm, layout, Key(seed=1, step=step, rank=comm.rank))
-            total += await exchange(xs[comm.rank], state, ctx)
+            total += await exchange(xs[comm.rank].clone(), state, ctx)
         return total
 
     return run(program, N).results
@@ -66,7 +66,7 @@ def test_error_feedback_loses_nothing() -> None:
     states: dict[int, State] = {}
     exchange = AllGather(Channel(c, ErrorFeedback()))
     with_memory = exchanged(exchange, xs, Layout.flat(64), steps=50, states=states)[0]
-    residual = torch.stack([s["residual"] for s in states.values()]).mean(0)
+    residual = torch.stack([s["send.residual"] for s in states.values()]).mean(0)
     assert torch.allclose(with_memory + residual, 50 * mean, atol=1e-3)
     without = exchanged(AllGather(Channel(c)), xs, Layout.flat(64), steps=50)[0]
     assert (with_memory - 50 * mean).norm() < 0.3 * (without - 50 * mean).norm()

@@ -23,7 +23,7 @@ def context(step: int = 0) -> Context:
 def test_a_channel_does_what_before_and_after_say(c: Compressor, alpha: float, beta: float) -> None:
     memory = ErrorFeedback(alpha, beta)
     channel = Channel(c, memory)
-    fused, plain = channel.init(torch.zeros(200)), memory.init(torch.zeros(200))
+    fused, plain = channel.memory.init(torch.zeros(200)), memory.init(torch.zeros(200))
     for step in range(5):
         x, ctx = vector(200, seed=step), context(step)
         payload = channel.send(x, fused, ctx)
@@ -39,7 +39,7 @@ def test_a_channel_does_what_before_and_after_say(c: Compressor, alpha: float, b
 def test_classical_feedback_conserves_what_it_was_given() -> None:
     """What was sent plus the residual is what was computed, at every step."""
     channel = Channel(ScaledSign(), ErrorFeedback())
-    state = channel.init(torch.zeros(200))
+    state = channel.memory.init(torch.zeros(200))
     given, sent = torch.zeros(200), torch.zeros(200)
     for step in range(100):
         x, ctx = vector(200, seed=step), context(step)
@@ -53,7 +53,7 @@ def test_classical_feedback_conserves_what_it_was_given() -> None:
 def test_the_residual_is_a_decaying_sum_of_errors() -> None:
     """h^t = sum over tau < t of beta^(t-1-tau) (g^tau - q^tau)."""
     channel = Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback(alpha=0.2, beta=0.9))
-    state = channel.init(torch.zeros(200))
+    state = channel.memory.init(torch.zeros(200))
     errors = []
     for step in range(30):
         x, ctx = vector(200, seed=step), context(step)

@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Request(Generic[T]):
-    """Base of what a rank may ask for."""
+    """Base of what a rank may ask for. `ranks` are those it concerns, in the numbers of the whole world."""
+
+    ranks: tuple[int, ...]
 
     def __await__(self) -> Generator[Request[Any], Any, T]:
         answer: T = yield self
@@ -27,7 +29,7 @@ class Request(Generic[T]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllReduceRequest(Request[Tensor]):
-    """The sum of everybody's `x`, added in rank order, or the largest."""
+    """The sum of everybody's `x`, or the largest. A driver may put it into `x` itself."""
 
     x: Tensor
     op: Literal["sum", "max"] = "sum"
@@ -36,27 +38,29 @@ class AllReduceRequest(Request[Tensor]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllGatherRequest(Request[list[Tensor]]):
-    """Everybody's `x`, by rank; sizes may differ unless `equal`, which saves a driver the asking."""
+    """Everybody's `x`, by rank. `sizes` says how many elements each has and saves a driver the asking."""
 
     x: Tensor
-    equal: bool = False
+    sizes: tuple[int, ...] | None = None
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class AllToAllRequest(Request[list[Tensor]]):
-    """`xs[j]` goes to rank j; the answer is what each rank sent here."""
+    """`xs[j]` goes to rank j; the answer is what each rank sent here. `sizes` says how much comes from each."""
 
     xs: Sequence[Tensor]
+    sizes: tuple[int, ...] | None = None
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SwapRequest(Request[dict[int, Tensor]]):
-    """`x` goes to every peer, and theirs come back."""
+    """`x` goes to every peer, and theirs come back. `equal` promises that all have the same size."""
 
     x: Tensor
     peers: tuple[int, ...]
+    equal: bool = False
 
 
 @final
@@ -90,45 +94,77 @@ class Traffic:
         self.bytes += sum(t.numel() * t.element_size() for t in tensors)
 
 
+def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:
+    """Add what `request` makes `rank` (of its group) send, as a network carries it.
+
+    An all-gather sends n-1 copies, an all-reduce 2 (n-1)/n of the tensor (ring), a swap one copy a peer.
+    """
+    n = len(request.ranks)
+    if isinstance(request, AllReduceRequest):
+        traffic.messages += 2 * (n - 1)
+        traffic.bytes += 2 * (n - 1) * request.x.numel() * request.x.element_size() // n
+    elif isinstance(request, AllGatherRequest):
+        traffic.count(*[request.x] * (n - 1))
+    elif isinstance(request, AllToAllRequest):
+        traffic.count(*(x for to, x in enumerate(request.xs) if to != rank))
+    elif isinstance(request, SwapRequest):
+        traffic.count(*[request.x] * len(request.peers))
+    elif isinstance(request, SendRequest):
+        traffic.count(request.x)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Comm:
-    """One rank's view of the network. Every method returns an awaitable request."""
+    """One rank's view of the network, or of a part of it. Every method returns an awaitable request."""
 
     rank: int
     size: int
     traffic: Traffic = field(default_factory=Traffic)
+    ranks: tuple[int, ...] = ()  # of this view, in the numbers of the whole world; empty: everybody
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            object.__setattr__(self, "ranks", tuple(range(self.size)))
+
+    def sub(self, members: Sequence[int]) -> Comm:
+        """The view of some of the ranks, this one among them; they are numbered in the order given."""
+        if self.rank not in members or any(not 0 <= m < self.size for m in members):
+            raise ValueError(f"rank {self.rank} of {self.size} cannot be part of the group {list(members)}")
+        ranks = tuple(self.ranks[m] for m in members)
+        return Comm(list(members).index(self.rank), len(ranks), self.traffic, ranks)
 
     def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
-        """Sum or maximum over ranks."""
-        return AllReduceRequest(x, op)
+        """Sum or maximum over ranks; `x` may be overwritten."""
+        return AllReduceRequest(self.ranks, x, op)
 
-    def all_gather(self, x: Tensor, *, equal: bool = False) -> AllGatherRequest:
-        """Everybody's tensor; `equal` promises that all have the same size."""
-        return AllGatherRequest(x, equal)
+    def all_gather(self, x: Tensor, *, equal: bool = False, sizes: Sequence[int] | None = None) -> AllGatherRequest:
+        """Everybody's tensor; `equal` or `sizes` promise how many elements each has."""
+        known = (x.numel(),) * self.size if equal else sizes
+        return AllGatherRequest(self.ranks, x, None if known is None else tuple(known))
 
-    def all_to_all(self, xs: Sequence[Tensor]) -> AllToAllRequest:
-        """One tensor to each rank, one from each."""
+    def all_to_all(self, xs: Sequence[Tensor], *, sizes: Sequence[int] | None = None) -> AllToAllRequest:
+        """One tensor to each rank, one from each; `sizes` promises how many elements come."""
         if len(xs) != self.size:
             raise ValueError(f"all_to_all takes one tensor a rank: {self.size}; got {len(xs)}")
-        return AllToAllRequest(xs)
+        return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes))
 
-    def swap(self, x: Tensor, peers: Sequence[int]) -> SwapRequest:
+    def swap(self, x: Tensor, peers: Sequence[int], *, equal: bool = False) -> SwapRequest:
         """The same tensor to each neighbour, one from each."""
         for peer in peers:
             self._check_peer(peer)
-        return SwapRequest(x, tuple(peers))
+        return SwapRequest(self.ranks, x, tuple(peers), equal)
 
     def send(self, to: int, x: Tensor) -> SendRequest:
         """One tensor to one rank."""
         self._check_peer(to)
-        return SendRequest(to, x)
+        return SendRequest(self.ranks, to, x)
 
     def recv(self, source: int | None = None) -> RecvRequest:
         """One tensor from one rank, or from any."""
         if source is not None:
             self._check_peer(source)
-        return RecvRequest(source)
+        return RecvRequest(self.ranks, source)
 
     def _check_peer(self, peer: int) -> None:
         if not 0 <= peer < self.size or peer == self.rank:

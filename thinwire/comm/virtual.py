@@ -1,8 +1,7 @@
 """The virtual driver in lock step: N coroutines in one process, every request answered when its partners are there.
 
 Collectives complete when all ranks ask for the same one; a send completes when its receive is posted. When nobody
-can go on, `DeadlockError` names every waiting rank. Bytes are counted as a real network would carry them: an
-all-gather sends n-1 copies, an all-reduce 2 (n-1)/n of the tensor (ring), a swap one copy a peer.
+can go on, `DeadlockError` names every waiting rank. Bytes are counted as a real network would carry them.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from thinwire.comm.base import (
     SendRequest,
     SwapRequest,
     Traffic,
+    count,
 )
 from thinwire.core.errors import DeadlockError
 
@@ -95,36 +95,47 @@ class _LockStep(Generic[T]):
         self.waiting[rank] = request
         if isinstance(request, SwapRequest):
             for peer in request.peers:
-                self.mail.setdefault((rank, peer), deque()).append(request.x.clone())
-                self.comms[rank].traffic.count(request.x)
+                self.mail.setdefault((rank, request.ranks[peer]), deque()).append(request.x.clone())
+            self._count(rank, request)
+
+    def _count(self, rank: int, request: Request[Any]) -> None:
+        count(self.comms[rank].traffic, request.ranks.index(rank), request)
 
     def _collective(self) -> bool:
-        kinds = {type(r) for r in self.waiting.values()}
-        n = len(self.comms)
-        if len(self.waiting) < n or len(kinds) != 1:
-            return False
-        requests = [self.waiting[rank] for rank in range(n)]
-        answers = _answer_collective(requests)
-        if answers is None:
-            return False
-        for rank, (request, answer) in enumerate(zip(requests, answers, strict=True)):
-            _count_collective(self.comms[rank], request)
-            self._advance(rank, answer)
-        return True
+        """Answer one collective whose group is complete."""
+        for rank, first in self.waiting.items():
+            members = first.ranks
+            requests = [self.waiting.get(member) for member in members]
+            ready = [r for r in requests if r is not None and type(r) is type(first) and r.ranks == members]
+            if rank != members[0] or len(ready) < len(members):
+                continue
+            answers = _answer_collective(ready)
+            if answers is None:
+                continue
+            for member, request, answer in zip(members, ready, answers, strict=True):
+                self._count(member, request)
+                self._advance(member, answer)
+            return True
+        return False
 
     def _point_to_point(self) -> bool:
         for rank, request in list(self.waiting.items()):
             if isinstance(request, SwapRequest):
-                boxes = {peer: self.mail.get((peer, rank)) for peer in request.peers}
+                boxes = {peer: self.mail.get((request.ranks[peer], rank)) for peer in request.peers}
                 if all(boxes.values()):
                     self._advance(rank, {peer: box.popleft() for peer, box in boxes.items() if box})
                     return True
             elif isinstance(request, SendRequest):
-                receiver = self.waiting.get(request.to)
-                if isinstance(receiver, RecvRequest) and receiver.source in (None, rank):
-                    self.comms[rank].traffic.count(request.x)
+                to, me = request.ranks[request.to], request.ranks.index(rank)
+                receiver = self.waiting.get(to)
+                if (
+                    isinstance(receiver, RecvRequest)
+                    and receiver.ranks == request.ranks
+                    and receiver.source in (None, me)
+                ):
+                    self._count(rank, request)
                     message = request.x.clone()
-                    self._advance(request.to, (rank, message))
+                    self._advance(to, (me, message))
                     self._advance(rank, None)
                     return True
         return False
@@ -150,24 +161,20 @@ def _answer_collective(requests: list[Request[Any]]) -> list[Any] | None:
             total = torch.maximum(total, r.x) if r.op == "max" else total + r.x
         return [total.clone() for _ in requests]
     if len(gathers) == n:
-        sizes = {r.x.numel() for r in gathers}
-        if len(sizes) > 1 and any(r.equal for r in gathers):
-            raise ValueError(f"all_gather(equal=True) of tensors that differ in size: {sorted(sizes)}")
+        sizes = tuple(r.x.numel() for r in gathers)
+        for gather in gathers:
+            _check_sizes("all_gather", gather.sizes, sizes)
         return [[r.x.clone() for r in gathers] for _ in requests]
     if len(alls) == n:
+        for rank, every in enumerate(alls):
+            _check_sizes("all_to_all", every.sizes, tuple(other.xs[rank].numel() for other in alls))
         return [[r.xs[rank].clone() for r in alls] for rank in range(n)]
     return None
 
 
-def _count_collective(comm: Comm, request: Request[Any]) -> None:
-    n, traffic = comm.size, comm.traffic
-    if isinstance(request, AllReduceRequest):
-        traffic.messages += 2 * (n - 1)
-        traffic.bytes += 2 * (n - 1) * request.x.numel() * request.x.element_size() // n
-    elif isinstance(request, AllGatherRequest):
-        traffic.count(*[request.x] * (n - 1))
-    elif isinstance(request, AllToAllRequest):
-        traffic.count(*(x for rank, x in enumerate(request.xs) if rank != comm.rank))
+def _check_sizes(what: str, promised: tuple[int, ...] | None, sizes: tuple[int, ...]) -> None:
+    if promised is not None and promised != sizes:
+        raise ValueError(f"{what} was promised sizes {list(promised)}; the tensors have {list(sizes)}")
 
 
 def _describe(request: Request[Any]) -> str:

@@ -14,7 +14,7 @@ from thinwire.core.coded import Coded, SymbolCompressor
 from thinwire.core.compressor import Compressor, encode_with_feedback
 from thinwire.core.config import Config
 from thinwire.core.memory import Memory, NoMemory
-from thinwire.core.payload import Payload
+from thinwire.core.payload import HEADER, Payload
 from thinwire.core.types import Key, Layout
 from thinwire.memory.error_feedback import ErrorFeedback
 
@@ -64,32 +64,46 @@ class Channel(Config):
             return self.compressor  # its kernels pack in the pass that rounds
         return Coded(cast(SymbolCompressor, self.compressor), self.codec)
 
-    def init(self, like: Tensor) -> State:
-        """The memory's state for a bucket shaped like `like`."""
-        return self.memory.init(like)
+    @property
+    def predictable(self) -> bool:
+        """Whether a receiver knows the size of every payload before it comes."""
+        return self.encoder.fixed_size and not self.memory.skips
+
+    def nbytes(self, layout: Layout) -> int:
+        """Bytes of a whole payload: exact where `predictable`, else the most it can be."""
+        return HEADER.size + self.encoder.nbytes(layout)
 
     def send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
         """The payload for `x`, with the sender's memory updated in place; None when nothing is worth sending."""
-        if isinstance(self.memory, ErrorFeedback):
-            a, b = self.memory.alpha, self.memory.beta
-            residual = state["residual"]
-            return encode_with_feedback(self.encoder, x, residual, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
-        p = self.memory.before(x, state, ctx)
-        if p is None:
-            return None
-        payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
-        if not isinstance(self.memory, NoMemory):
-            self.memory.after(x, self.encoder.decode(payload, ctx.layout, key=ctx.key), state)
-        return payload
+        with ctx.clock.span("encode"):
+            if isinstance(self.memory, ErrorFeedback):
+                a, b, e = self.memory.alpha, self.memory.beta, state["residual"]
+                return encode_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
+            p = self.memory.before(x, state, ctx)
+            if p is None:
+                return None
+            payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
+            if not isinstance(self.memory, NoMemory):
+                self.memory.after(x, self.encoder.decode(payload, ctx.layout, key=ctx.key), state)
+            return payload
 
-    def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context) -> Tensor:
-        """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero."""
-        encoder = self.encoder
-        out = torch.zeros(ctx.layout.numel, device=arrived[0].device)
-        for data in arrived:
-            if data.numel():
-                encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
-        return self.memory.receive(out, state)
+    def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:
+        """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero.
+
+        `out` is zeroed and filled; without it a new tensor is.
+        """
+        with ctx.clock.span("decode"):
+            out = torch.empty(ctx.layout.numel, device=arrived[0].device) if out is None else out
+            out.zero_()
+            for data in arrived:
+                if data.numel():
+                    self.encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
+            return self.memory.receive(out, state)
+
+
+def empty(like: Tensor) -> Tensor:
+    """What a rank with nothing worth sending sends."""
+    return torch.empty(0, dtype=torch.uint8, device=like.device)
 
 
 def check_channel(exchange: str, channel: object) -> None:

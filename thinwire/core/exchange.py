@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from thinwire.core.config import Config
 
@@ -17,17 +17,53 @@ if TYPE_CHECKING:
 
 
 class Exchange(Config, ABC):
-    """The central protocol: one call exchanges one bucket."""
+    """The central protocol: one call exchanges one vector.
+
+    State is a flat dict: "send." or "recv." and the memory's own names behind the prefix of a hop.
+    """
 
     @property
     @abstractmethod
+    def hops(self) -> dict[str, Channel]:
+        """What travels, by the prefix of each hop's state: where facts about bits and bias are read from."""
+
+    @property
+    @final
     def channels(self) -> tuple[Channel, ...]:
-        """What travels, hop by hop: where facts about bits and bias are read from."""
+        """The channels of the hops, in order."""
+        return tuple(self.hops.values())
 
     @abstractmethod
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The state of one bucket on this rank."""
+        """The state of one vector on this rank."""
 
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """The exchanged vector, float32; `x` is not changed, `state` is."""
+        """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be."""
+
+    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
+        """Which elements the state tensor `name` covers on this rank."""
+        return 0, layout.numel
+
+    def groups(self, size: int) -> list[tuple[int, ...]]:
+        """The groups of ranks, beside all of them, that talk among themselves."""
+        return []
+
+    @final
+    def rescale(self, state: State, factor: float) -> None:
+        """The learning rate has changed by 1/`factor`."""
+        for prefix, channel in self.hops.items():
+            channel.memory.rescale(part(state, f"{prefix}send."), factor)
+
+
+def part(state: State, prefix: str, start: int | None = None, stop: int | None = None) -> State:
+    """The entries under a prefix, without it, and the given elements of them: views, so changes are seen."""
+    return {name[len(prefix) :]: t[start:stop] for name, t in state.items() if name.startswith(prefix)}
+
+
+def halves(channel: Channel, sender: Tensor, receiver: Tensor, prefix: str = "") -> State:
+    """The state of one hop, for vectors shaped like `sender` and `receiver`."""
+    return {
+        **{f"{prefix}send.{name}": t for name, t in channel.memory.init(sender).items()},
+        **{f"{prefix}recv.{name}": t for name, t in channel.memory.init_receiver(receiver).items()},
+    }

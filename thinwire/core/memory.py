@@ -15,14 +15,25 @@ if TYPE_CHECKING:
 
 
 class Memory(Config, ABC):
-    """Sender: `before`, then `after`. Receiver: `receive`, linear in what it gets."""
+    """Sender: `before`, then `after`. Receiver: `receive`, linear in what it gets.
+
+    The two halves have a state each. Every tensor of a state has one entry an element of the vector, so that the
+    engine can cut it, store it by parameter and restore it under another plan.
+    """
 
     skips: ClassVar[bool] = False
     """`before` may return None, and nothing is sent."""
 
     @abstractmethod
     def init(self, like: Tensor) -> State:
-        """The state of one bucket, zero at the start."""
+        """The sender's state for a vector shaped like `like`, zero at the start."""
+
+    def init_receiver(self, like: Tensor) -> State:
+        """The receiver's state; none unless it predicts."""
+        return {}
+
+    def rescale(self, state: State, factor: float) -> None:  # noqa: B027  (most memories have nothing to rescale)
+        """The learning rate has changed by 1/`factor`: the sender's state, in place."""
 
     @abstractmethod
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
@@ -34,7 +45,7 @@ class Memory(Config, ABC):
 
     @abstractmethod
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """The receiver's value from the (averaged) decoded payloads."""
+        """The receiver's value from the (averaged) decoded payloads; `state` is its own half."""
 
 
 @final

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
+
+from thinwire.core.clock import Clock
 
 if TYPE_CHECKING:
     from thinwire.comm.base import Comm
@@ -125,6 +127,36 @@ class Layout:
                 edges.update(range(start, start + size + 1, width))
         return torch.tensor(sorted(edges), dtype=torch.int64)
 
+    def cut(self, start: int, stop: int) -> Layout:
+        """The layout of elements `start` to `stop`. Of a matrix that is cut, whole rows stay rows.
+
+        >>> Layout(("w", "b"), ((4, 3), (2,))).cut(2, 13)
+        Layout(names=('w', 'w', 'b'), shapes=((1,), (3, 3), (1,)))
+        """
+        names, shapes = [], []
+        for name, shape, low, high in zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False):
+            for piece in _pieces(shape, max(start, low) - low, min(stop, high) - low):
+                names.append(name)
+                shapes.append(piece)
+        return Layout(tuple(names), tuple(shapes))
+
+
+def _pieces(shape: tuple[int, ...], start: int, stop: int) -> list[tuple[int, ...]]:
+    """The shapes of elements `start` to `stop` of one tensor: the rest of a row, whole rows, the start of a row."""
+    size = math.prod(shape)
+    if stop <= start:
+        return []
+    if (start, stop) == (0, size):
+        return [shape]
+    if len(shape) < 2:
+        return [(stop - start,)]
+    row = size // shape[0]
+    first, last = -(-start // row), stop // row  # whole rows
+    if first >= last:
+        return [(stop - start,)]
+    head, tail = first * row - start, stop - last * row
+    return [piece for piece in ((head,), (last - first, *shape[1:]), (tail,)) if piece[0]]
+
 
 @dataclass(frozen=True)
 class Context:
@@ -133,5 +165,6 @@ class Context:
     comm: Comm
     layout: Layout
     key: Key
+    clock: Clock = field(default_factory=Clock)
     lr: float = 1.0
     motion: tuple[float, ...] = ()  # squared lengths of the last parameter steps, newest first, for lazy memories

@@ -3,5 +3,6 @@
 from thinwire.core.exchange import Exchange
 from thinwire.exchange.all_gather import AllGather
 from thinwire.exchange.all_reduce import AllReduce
+from thinwire.exchange.scatter_gather import ScatterGather
 
-__all__ = ["AllGather", "AllReduce", "Exchange"]
+__all__ = ["AllGather", "AllReduce", "Exchange", "ScatterGather"]

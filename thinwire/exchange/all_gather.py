@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.core.channel import Channel, check_channel
-from thinwire.core.exchange import Exchange
+from thinwire.core.channel import Channel, check_channel, empty
+from thinwire.core.exchange import Exchange, halves, part
+from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,26 +25,29 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class AllGather(Exchange):
-    """The mean over all ranks of what they decode from each other."""
+    """The mean (or the majority) over all ranks of what they decode from each other."""
 
     name: ClassVar[str] = "all-gather"
     channel: Channel
-
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """One hop."""
-        return (self.channel,)
+    reduce: Reduce = "mean"
 
     def __post_init__(self) -> None:
         check_channel("AllGather", self.channel)
+        check_reduce("AllGather", self.reduce)
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """One."""
+        return {"": self.channel}
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The channel's memory."""
-        return self.channel.init(torch.zeros(layout.numel, device=device))
+        """The sender's memory, and the receiver's for everybody."""
+        like = torch.empty(layout.numel, device=device)
+        return halves(self.channel, like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
-        payload = self.channel.send(x, state, ctx)
-        mine = torch.empty(0, dtype=torch.uint8, device=x.device) if payload is None else payload.data
-        equal = self.channel.encoder.fixed_size and not self.channel.memory.skips
-        return self.channel.receive(await ctx.comm.all_gather(mine, equal=equal), state, ctx)
+        payload = self.channel.send(x, part(state, "send."), ctx)
+        mine = empty(x) if payload is None else payload.data
+        arrived = await ctx.comm.all_gather(mine, equal=self.channel.predictable)
+        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))

@@ -1,19 +1,22 @@
-"""All-reduce: payloads are summed on the wire. Only linear compressors can: Q(a) + Q(b) must decode to a + b.
+"""All-reduce: bodies are summed on the wire. Only linear compressors can: Q(a) + Q(b) must decode to a + b.
 
-Sends 2 (n-1)/n of a body a step and rank. The mean of n ranks is the sum divided by n.
+Sends 2 (n-1)/n of a body a step and rank, in float32 or, with `wire`, in 16 bits an element. Every rank divides by n
+before the sum, so that 16-bit sums overflow no sooner than their mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
 
+from thinwire.compressors.block import check_choice
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
-from thinwire.core.exchange import Exchange
+from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
@@ -22,17 +25,21 @@ if TYPE_CHECKING:
     from thinwire.comm.base import Comm
     from thinwire.core.types import Context, Layout, State
 
+WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @final
 @dataclass(frozen=True)
 class AllReduce(Exchange):
-    """The mean over all ranks through a linear compressor."""
+    """The mean over all ranks through a linear compressor, summed in the numbers of `wire`."""
 
     name: ClassVar[str] = "all-reduce"
     channel: Channel = field(default_factory=lambda: Channel(Identity()))
+    wire: Literal["fp32", "bf16", "fp16"] = "fp32"
 
     def __post_init__(self) -> None:
         check_channel("AllReduce", self.channel)
+        check_choice("AllReduce", "wire", self.wire, tuple(WIRE))
         if self.channel.memory.skips:
             raise ValueError(f"{self.channel.memory!r} skips rounds, and AllReduce cannot; write AllGather(...)")
         if not self.channel.encoder.linear:
@@ -42,24 +49,30 @@ class AllReduce(Exchange):
             )
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
-        """One hop."""
-        return (self.channel,)
+    def hops(self) -> dict[str, Channel]:
+        """One."""
+        return {"": self.channel}
+
+    @property
+    def plain(self) -> bool:
+        """Whether the vector itself is the body."""
+        return isinstance(self.channel.compressor, Identity) and isinstance(self.channel.memory, NoMemory)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The channel's memory."""
-        return self.channel.init(torch.zeros(layout.numel, device=device))
+        """The sender's memory, and the receiver's for everybody."""
+        like = torch.empty(layout.numel, device=device)
+        return halves(self.channel, like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
-        payload = self.channel.send(x, state, ctx)
+        if self.plain:
+            return await self._mean(x.float(), ctx)
+        payload = self.channel.send(x, part(state, "send."), ctx)
         assert payload is not None
-        total = await ctx.comm.all_reduce(payload.body.view(torch.float32))
-        summed = Payload.new(payload.body.numel(), x.device)
-        summed.body.copy_(total.view(torch.uint8))
-        compressor = self.channel.encoder
-        out = torch.zeros(ctx.layout.numel, device=x.device)
-        compressor.decode_add(
-            summed.seal(scheme(compressor, ctx.layout), ctx.key, crc=False), ctx.layout, out, 1.0 / ctx.comm.size
-        )
-        return self.channel.memory.receive(out, state)
+        total = Payload.new(payload.body.numel(), x.device)
+        total.body.copy_((await self._mean(payload.body.view(torch.float32), ctx)).view(torch.uint8))
+        total.seal(scheme(self.channel.encoder, ctx.layout), ctx.key, crc=False)
+        return self.channel.receive([total.data], part(state, "recv."), ctx)
+
+    async def _mean(self, x: Tensor, ctx: Context) -> Tensor:
+        return (await ctx.comm.all_reduce(x.div_(ctx.comm.size).to(WIRE[self.wire]))).float()

@@ -8,6 +8,10 @@ With residual e, compensation alpha and decay beta:
 alpha = beta = 1 is the classical form, e = (x + e) - q. alpha = 1, beta = 0 is the formula printed in the 1-bit SGD
 paper, which forgets the old residual. ECQ-SGD uses alpha = 0.2, beta = 0.9.
 
+The residual is in units of the gradient. When the learning rate goes from lr to lr', `rescaled` multiplies it by
+lr / lr', so that x - lr mean(e) keeps moving as uncompressed SGD does; switch it off for optimizers that are not
+linear in the gradient, such as Adam.
+
 Stability: if E|Q(v) - v|^2 <= omega |v|^2, errors stay bounded when alpha^2 omega + (beta - alpha)^2 < 1.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
@@ -43,6 +47,7 @@ class ErrorFeedback(Memory):
     name: ClassVar[str] = "ef"
     alpha: float = 1.0
     beta: float = 1.0
+    rescaled: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1 or not 0 <= self.beta <= 1:
@@ -58,6 +63,11 @@ class ErrorFeedback(Memory):
     def init(self, like: Tensor) -> State:
         """One residual, float32."""
         return {"residual": torch.zeros_like(like, dtype=torch.float32)}
+
+    def rescale(self, state: State, factor: float) -> None:
+        """E = (lr / lr') e, in place."""
+        if self.rescaled:
+            state["residual"].mul_(factor)
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """P = x + alpha e."""

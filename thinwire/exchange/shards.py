@@ -1,0 +1,31 @@
+"""Who owns what: a vector cut into one shard a rank, at multiples of 512 elements."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from thinwire.core.types import Layout
+
+TILE = 512  # where noise may start
+
+
+class Shard(NamedTuple):
+    """Elements `start` to `stop` of the vector, and their layout."""
+
+    start: int
+    stop: int
+    layout: Layout
+
+
+@lru_cache(maxsize=4096)
+def shards(layout: Layout, n: int) -> tuple[Shard, ...]:
+    """`n` shards of equal size; the last ones may be shorter, or empty.
+
+    >>> [(s.start, s.stop) for s in shards(Layout.flat(1500), 4)]
+    [(0, 512), (512, 1024), (1024, 1500), (1500, 1500)]
+    """
+    size = -(-layout.numel // (n * TILE)) * TILE
+    edges = [min(rank * size, layout.numel) for rank in range(n + 1)]
+    return tuple(Shard(a, b, layout.cut(a, b)) for a, b in pairwise(edges))
