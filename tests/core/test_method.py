@@ -46,7 +46,7 @@ EVERY = [
     Method(
         AllGather(Channel(OneBit(), ErrorFeedback())),
         Sync(warmup=10),
-        Overlap(bucket_mb=4, order="first-layer"),
+        Overlap(bucket_mb=4, chunk_mb=1),
     ),
     *(Method(AllReduce(), Sync(of=s, every=8)) for s in (Update(), Param(), Momentum(), Delta(outer_lr=0.5))),
 ]

@@ -38,3 +38,8 @@ class Clock:
             yield
         finally:
             self.spans.append(Span(what, start, perf_counter(), self.bucket, self.chunk))
+
+    def mark(self, what: str) -> None:
+        """A span without length: that something happened now."""
+        now = perf_counter()
+        self.spans.append(Span(what, now, now, self.bucket, self.chunk))

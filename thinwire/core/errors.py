@@ -7,3 +7,11 @@ class PayloadError(ValueError):
 
 class DeadlockError(RuntimeError):
     """No rank can go on; the message names each waiting rank and what it waits for."""
+
+
+class PeerError(RuntimeError):
+    """Another rank has ended, hangs, or failed; `ranks` are those that did not answer."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks

@@ -32,7 +32,7 @@ class Memory(Config, ABC):
         """The receiver's state; none unless it predicts."""
         return {}
 
-    def rescale(self, state: State, factor: float) -> None:  # noqa: B027  (most memories have nothing to rescale)
+    def rescale(self, state: State, factor: float) -> None:
         """The learning rate has changed by 1/`factor`: the sender's state, in place."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import signature
-from typing import ClassVar, Literal, ParamSpec, final, get_args
+from typing import ClassVar, ParamSpec, final
 
 from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
@@ -15,30 +15,28 @@ from thinwire.core.registry import Registry
 from thinwire.sync.schedule import Sync
 
 P = ParamSpec("P")
-Order = Literal["ready", "first-layer"]
 
 
 @final
 @dataclass(frozen=True)
 class Overlap(Config):
-    """What else happens meanwhile: how parameters are bucketed, in which order, how many exchanges are open.
+    """What else happens meanwhile: how parameters are bucketed, how buckets are cut, how many pieces are open.
 
-    `order="ready"` launches buckets as backward fills them; `"first-layer"` what the next forward needs first.
+    Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
+    which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
     """
 
     name: ClassVar[str] = "overlap"
     bucket_mb: float = 25.0
-    order: Order = "ready"
-    in_flight: int = 2
+    chunk_mb: float = 4.0
+    in_flight: int = 3
 
     def __post_init__(self) -> None:
-        if self.bucket_mb <= 0 or self.in_flight < 1:
+        if self.bucket_mb <= 0 or self.chunk_mb <= 0 or self.in_flight < 1:
             raise ValueError(
-                f"Overlap(bucket_mb={self.bucket_mb}, in_flight={self.in_flight}): "
-                "write bucket_mb > 0 and in_flight >= 1"
+                f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
+                "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
-        if self.order not in get_args(Order):
-            raise ValueError(f"Overlap(order={self.order!r}): write one of {', '.join(map(repr, get_args(Order)))}")
 
 
 @final

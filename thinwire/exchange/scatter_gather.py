@@ -16,7 +16,7 @@ Departs from the paper: shards are cut at multiples of 512 elements, not at tens
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -74,10 +74,7 @@ class ScatterGather(Exchange):
         """The mean over ranks."""
         up, down = self.hops.values()
         cuts = shards(ctx.layout, ctx.comm.size)
-        # Each owner's part of the step: its elements of the layout, and noise that no other part draws.
-        parts = [
-            replace(ctx, layout=layout, key=ctx.key.fold(offset=ctx.key.offset + start)) for start, _, layout in cuts
-        ]
+        parts = [cut.context(ctx) for cut in cuts]
         mine = cuts[ctx.comm.rank].layout
         sent = []
         for (low, high, _), to in zip(cuts, parts, strict=True):
@@ -88,7 +85,7 @@ class ScatterGather(Exchange):
 
         owned = parts[ctx.comm.rank]
         mean = REDUCE[self.reduce](up.receive(arrived, part(state, "up.recv."), owned))
-        back = [replace(to, key=to.key.fold(hop=ctx.key.hop + 1)) for to in parts]
+        back = [cut.context(ctx, hop=1) for cut in cuts]
         payload = down.send(mean, part(state, "down.send."), back[ctx.comm.rank])
         known = [down.nbytes(layout) for _, _, layout in cuts] if down.predictable else None
         everybody = await ctx.comm.all_gather(empty(x) if payload is None else payload.data, sizes=known)

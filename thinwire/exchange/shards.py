@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from thinwire.core.types import Layout
+from thinwire.core.types import Context, Layout
 
 TILE = 512  # where noise may start
 
@@ -17,6 +18,12 @@ class Shard(NamedTuple):
     start: int
     stop: int
     layout: Layout
+
+    def context(self, ctx: Context, hop: int = 0) -> Context:
+        """The shard's part of the step: its elements of the layout, and noise that no other shard or hop draws."""
+        tile = -(-self.start // TILE) * TILE  # an empty shard at the end starts where there is no tile
+        key = ctx.key.fold(offset=ctx.key.offset + tile, hop=ctx.key.hop + hop)
+        return replace(ctx, layout=self.layout, key=key)
 
 
 @lru_cache(maxsize=4096)

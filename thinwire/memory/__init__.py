@@ -1,6 +1,8 @@
 """What both ends of a channel remember, one idea a file."""
 
 from thinwire.core.memory import Memory, NoMemory
+from thinwire.memory.difference import Difference
 from thinwire.memory.error_feedback import ErrorFeedback
+from thinwire.memory.momentum import LocalMomentum
 
-__all__ = ["ErrorFeedback", "Memory", "NoMemory"]
+__all__ = ["Difference", "ErrorFeedback", "LocalMomentum", "Memory", "NoMemory"]

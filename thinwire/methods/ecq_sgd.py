@@ -5,12 +5,13 @@ Sends one quantised payload to every other rank, every step; keeps one residual 
     g~ = Q_s(g + alpha h),    h = beta h + (g - g~),    x = x - (lr / n) sum_i g~_i
 
 Stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) for L2 scaling.
+With `exchange="scatter-gather"` the owners of shards quantise their means too, with a residual of their own.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
 Departs from the paper: fields of equal width; the paper's entropy code is a codec. alpha = 0.2 and beta = 0.9 come
-from a public port.
+from a public port. Scatter-gather is ours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
-from thinwire.exchange.all_gather import AllGather
+from thinwire.exchange.named import Named, through
 from thinwire.memory.error_feedback import ErrorFeedback
 
 
@@ -31,10 +32,12 @@ def ecq_sgd(
     beta: float = 0.9,
     norm: Literal["max", "l2"] = "l2",
     block: int | None = 512,
+    exchange: Named = "all-gather",
 ) -> Method:
     """Error-compensated QSGD with `levels` non-zero magnitudes.
 
     >>> ecq_sgd(alpha=0.3).id
     'ecq-sgd:alpha=0.3'
     """
-    return Method(AllGather(Channel(Qsgd(levels=levels, norm=norm, block=block), ErrorFeedback(alpha, beta))))
+    channel = Channel(Qsgd(levels=levels, norm=norm, block=block), ErrorFeedback(alpha, beta))
+    return Method(through("ecq_sgd", exchange, channel))

@@ -1,12 +1,16 @@
-"""QSGD: every rank broadcasts its stochastically quantised gradient and decodes everybody's.
+"""QSGD: every rank quantises its gradient at random, without bias, and all average what they decode.
 
-Sends one payload of b + 32/B bits an element to every other rank, every step; keeps no state.
+Sends b + 32/B bits an element, every step; keeps no state.
 
     x = x - (lr / n) sum_i Q(g_i)
 
+`exchange="all-gather"` sends each payload to every other rank; the default sends shards to their owners, who quantise
+the mean once more, so that what a rank sends does not grow with n.
+
 Reference: Alistarh et al., NeurIPS 2017, arXiv 1610.02132, algorithm 1.
 
-Departs from the paper: see thinwire.compressors.qsgd for what `bits` counts.
+Departs from the paper: its broadcast is `exchange="all-gather"`; scatter-gather adds one unbiased rounding of the
+mean. See thinwire.compressors.qsgd for what `bits` counts.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Literal
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
-from thinwire.exchange.all_gather import AllGather
+from thinwire.exchange.named import Named, through
 
 
 @method("qsgd")
@@ -25,10 +29,12 @@ def qsgd(
     levels: int | None = None,
     norm: Literal["max", "l2"] = "max",
     block: int | None = 512,
+    exchange: Named = "scatter-gather",
 ) -> Method:
     """QSGD with fields of `bits`, or with `levels` non-zero magnitudes (`bits` is then ignored).
 
     >>> qsgd(bits=2).id
     'qsgd:bits=2'
     """
-    return Method(AllGather(Channel(Qsgd(bits if levels is None else None, levels, norm, block=block))))
+    quantiser = Qsgd(bits if levels is None else None, levels, norm, block=block)
+    return Method(through("qsgd", exchange, Channel(quantiser)))

@@ -1,0 +1,189 @@
+"""What attach refuses, and what happens when a rank differs, dies or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from nets import batch, loss, net, said, train
+from ranks import endings, on_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire as tw
+from thinwire import AllGather, Channel, Method, Sync
+from thinwire.compressors import Identity
+from thinwire.sync import Param
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_attach_before_init_process_group() -> None:
+    model = net()
+    with pytest.raises(ValueError, match=r"write torch.distributed.init_process_group\(\"gloo\"\) before it"):
+        tw.attach(model, optimizer_of(model), tw.methods.qsgd())
+
+
+def wrong_arguments() -> list[str]:
+    model = net()
+    opt = optimizer_of(model)
+    other = net()
+    frozen = net().requires_grad_(False)
+    double = net().double()
+    local = Method(AllGather(Channel(Identity())), Sync(of=Param(), every=4))
+    late = Method(AllGather(Channel(Identity())), Sync(staleness=2))
+    return [
+        said(lambda: tw.attach(model, opt, "qsgd")),  # type: ignore[arg-type]
+        said(lambda: tw.attach(DistributedDataParallel(model), opt, tw.methods.qsgd())),
+        said(lambda: tw.attach(other, opt, tw.methods.qsgd())),
+        said(lambda: tw.attach(frozen, optimizer_of(frozen), tw.methods.qsgd())),
+        said(lambda: tw.attach(double, optimizer_of(double), tw.methods.qsgd())),
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), exclude=["0.wieght"])),
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), exclude="0.weight")),
+        said(lambda: tw.attach(model, opt, local)),
+        said(lambda: tw.attach(model, opt, late)),
+        said(lambda: tw.attach(model, opt, tw.methods.onebit_adam())),
+        said(lambda: tw.ddp_hook(tw.methods.qsgd(), model)),  # type: ignore[arg-type]
+        said(lambda: tw.ddp_hook(tw.methods.onebit_adam(), DistributedDataParallel(model))),
+    ]
+
+
+def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
+    expected = [
+        "TypeError: attach takes a Method; got 'qsgd': write tw.attach(model, optimizer, tw.methods.qsgd())",
+        "DistributedDataParallel exchanges gradients itself; write tw.attach(model.module, ...)",
+        "is not in the model; make the optimizer from model.parameters()",
+        "no parameter of the optimizer requires a gradient",
+        "is torch.float64; write model.float()",
+        "exclude='0.wieght' matches no parameter; did you mean '0.weight'",
+        "write exclude=['0.weight']",
+        "attach exchanges every step, at once",
+        "attach exchanges every step, at once",
+        "write optimizer = thinwire.OneBitAdam(model.parameters())",
+        "write model = DDP(model), or tw.attach(model, optimizer, method)",
+        "exchanges momentum, and DDP only gradients",
+    ]
+    for told, part in zip(on_ranks(wrong_arguments, 1)[0], expected, strict=True):
+        assert part in told
+
+
+def differing(what: str) -> str:
+    rank = dist.get_rank()
+    model: nn.Module = net()
+    method, seed = tw.methods.qsgd(bits=4), 0
+    if what == "method" and rank == 2:
+        method = tw.methods.qsgd(bits=8)
+    if what == "model" and rank == 1:
+        model = nn.Linear(3, 3)
+    if what == "version" and rank == 0:
+        tw.__version__ = "9.9"
+    if what == "seed":
+        seed = rank
+    return said(lambda: tw.attach(model, optimizer_of(model), method, seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("method", "ranks differ in method: ranks 0, 1 have qsgd:bits=4; rank 2 has qsgd:bits=8"),
+        ("model", "ranks differ in model: ranks 0, 2 have [('0.weight', (24, 16))"),
+        ("version", "ranks differ in thinwire version: rank 0 has 9.9; ranks 1, 2 have"),
+        ("seed", "ranks differ in seed: rank 0 has 0; rank 1 has 1; rank 2 has 2"),
+    ],
+)
+def test_ranks_that_differ_all_hear_in_what(what: str, sentence: str) -> None:
+    for told in on_ranks(differing, 3, what):
+        assert sentence.replace("qsgd:bits=4", "qsgd") in told.replace("qsgd:bits=4", "qsgd")
+        assert told.startswith("ValueError")
+
+
+def second_attach() -> list[str]:
+    model = net()
+    opt = optimizer_of(model)
+    wire = tw.attach(model, opt, tw.methods.qsgd())
+    told = [said(lambda: tw.attach(model, opt, tw.methods.qsgd()))]
+    opt.add_param_group({"params": [nn.Parameter(torch.zeros(3, 3))]})
+    told.append(said(opt.step))
+    wire.detach()
+    opt.param_groups.pop()
+    hooks = [len(p._post_accumulate_grad_hooks or {}) for p in model.parameters()]  # type: ignore[attr-defined]
+    told.append(f"{max(hooks)} {len(opt._optimizer_step_pre_hooks)}")
+    with tw.attach(model, opt, tw.methods.sgd()):  # and again, after detach
+        train(model, opt, range(2))
+    return told
+
+
+def test_a_second_attach_and_parameters_that_come_later() -> None:
+    again, later, left = on_ranks(second_attach, 1)[0]
+    assert "this optimizer is attached already; write wire.switch(method), or wire.detach() first" in again
+    assert "a parameter of shape (3, 3) in group 1 wants a gradient since attach" in later
+    assert left == "0 0"
+
+
+def dies(method: str, how: str) -> tuple[str, float]:
+    model = net()
+    opt = optimizer_of(model)
+    rank = dist.get_rank()
+    with tw.attach(model, opt, tw.METHODS.parse(method), min_size=0, timeout=15.0 if how == "killed" else 4.0):
+        train(model, opt, range(3))
+        start = time.monotonic()
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        told = said(lambda: train(model, opt, range(3, 6)))
+    return told, time.monotonic() - start
+
+
+@pytest.mark.parametrize("method", ["sgd", "qsgd"])
+def test_when_a_rank_dies_the_others_name_it(method: str) -> None:
+    """The survivors' results come through the error channel: they cannot part in an orderly way."""
+    ended = endings(tell_how_it_ended, 4, method, "killed")
+    for rank, end in enumerate(ended):
+        if rank == 2:
+            assert end.exitcode == -signal.SIGKILL
+        else:
+            assert "PeerError: rank 2 of 4 has stopped answering" in end.error
+            assert float(end.error.rsplit("after ", 1)[1].split()[0]) < 15
+
+
+def test_when_a_rank_hangs_the_others_name_it_after_the_time_out() -> None:
+    ended = endings(tell_how_it_ended, 3, "qsgd", "stopped", timeout=60.0)
+    for rank, end in enumerate(ended):
+        if rank != 2:
+            assert "PeerError: rank 2 of 3 has stopped answering" in end.error
+
+
+def tell_how_it_ended(method: str, how: str) -> None:
+    told, seconds = dies(method, how)
+    raise SystemExit(f"{told} after {seconds:.1f} s")
+
+
+def fails_inside() -> str:
+    """A compressor that raises on one rank: the others hear what happened there."""
+    model = net()
+    opt = optimizer_of(model)
+    with tw.attach(model, opt, Method(AllGather(Channel(Identity()))), min_size=0) as wire:
+        train(model, opt, range(1))
+        if dist.get_rank() == 1:
+            wire._buckets[0].exchange = Broken()  # type: ignore[assignment]
+        return said(lambda: loss(model, batch(1)).backward())
+
+
+class Broken:
+    async def __call__(self, x: Tensor, state: Any, ctx: Any) -> Tensor:
+        raise OSError("no room left")
+
+
+def test_a_failure_inside_an_exchange_is_told_to_everybody() -> None:
+    for end in endings(tell_failure, 2):
+        assert "PeerError: the exchange failed on rank 1: OSError: no room left" in end.error
+
+
+def tell_failure() -> None:
+    raise SystemExit(fails_inside())

@@ -1,0 +1,125 @@
+"""What holds for every registered method: equal replicas, ids, JSON, repr."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+from battery import vector
+from lockstep import World
+
+import thinwire
+from thinwire import METHODS, Layout, Method, compressors, exchange, memory, methods, sync
+from thinwire.core.config import from_json
+
+NAMES = list(METHODS)
+VARIANTS = [
+    "bf16",
+    "diana:levels=4,norm=l2,block=64,alpha=0.125",
+    "ecq-sgd:exchange=scatter-gather",
+    "ef-signsgd:block=64,exchange=all-gather",
+    "ef21:compressor=one-bit",
+    "int4:rounding=stochastic",
+    "int8:block=none",
+    "onebit-adam:warmup=1000",
+    "qsgd:bits=8,exchange=all-gather",
+    "qsgd:levels=4,norm=l2",
+    "signum:beta=0.99",
+    "terngrad:clip=none,share=false",
+    "terngrad:share=false",
+]
+EVERY = sorted({*NAMES, *VARIANTS})
+
+
+def layout(n: int) -> Layout:
+    """`n` elements: a matrix, a vector, and what is left."""
+    rows = n // 20
+    return Layout(("w", "b", "rest"), ((rows, 10), (n // 3,), (n - rows * 10 - n // 3,)))
+
+
+def test_all_are_registered() -> None:
+    assert {
+        *("sgd", "fp16", "bf16", "qsgd", "ecq-sgd", "one-bit-sgd", "terngrad", "signsgd", "majority-vote", "signum"),
+        *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "onebit-adam"),
+    } <= set(NAMES)
+
+
+@pytest.mark.parametrize("n", [0, 1, 700, 5000])
+@pytest.mark.parametrize("name", EVERY)
+def test_all_ranks_end_with_the_same_finite_bits(name: str, n: int) -> None:
+    world = World(METHODS.parse(name).exchange, layout(n))
+    for step in range(3):
+        out = world.step([vector(n, seed=4 * step + r) for r in range(4)])  # asserts that all are equal
+        assert out.shape == (n,)
+        assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_16_bit_gradients(name: str, dtype: torch.dtype) -> None:
+    world = World(METHODS.parse(name).exchange, layout(700))
+    out = world.step([vector(700, seed=r).to(dtype) for r in range(4)])
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", EVERY)
+def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str, bad: float) -> None:
+    world = World(METHODS.parse(name).exchange, layout(5000))
+    good = [vector(5000, seed=r) for r in range(4)]
+    world.step(good)
+    broken = [x.clone() for x in good]
+    broken[1][1234] = bad
+    assert not world.step(broken)[1234].isfinite()
+    assert all(t.isfinite().all() for state in world.states.values() for t in state.values())
+    assert world.step(good).isfinite().all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_methods_are_values(name: str) -> None:
+    m = METHODS.parse(name)
+    parts = {**vars(sync), **vars(memory), **vars(exchange), **vars(compressors), **vars(thinwire)}
+    assert m.id == name
+    assert METHODS.parse(m.id) == m
+    assert from_json(m.to_json()) == m
+    assert from_json(m.to_json()).id == m.id
+    assert eval(repr(m), parts) == m
+    assert hash(from_json(m.to_json())) == hash(m)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_paper_is_in_the_docstring(name: str) -> None:
+    text = sys.modules[METHODS[name].__module__].__doc__ or ""
+    assert "Departs from" in text
+    assert "Sends" in text
+    assert METHODS[name].__name__ in vars(methods)
+
+
+def test_bits_on_the_wire() -> None:
+    """What four ranks send in a step, over what an all-reduce of float32 sends."""
+    n = 1 << 15
+
+    def ratio(m: Method) -> float:
+        world = World(m.exchange, Layout(("w",), ((n // 256, 256),)))
+        world.step([vector(n, seed=r) for r in range(4)])
+        return world.nbytes / (2 * 3 * n * 4 / 4)
+
+    assert ratio(methods.sgd()) == 1
+    assert ratio(methods.bf16()) == ratio(methods.fp16()) == 0.5
+    assert ratio(methods.natural()) == pytest.approx(9 / 32, rel=0.02)
+    assert ratio(methods.qsgd()) == pytest.approx(4.06 / 32, rel=0.02)
+    assert ratio(methods.qsgd(exchange="all-gather")) == pytest.approx(2 * 4.06 / 32, rel=0.02)
+    assert ratio(methods.majority_vote()) == pytest.approx(1 / 32, rel=0.05)
+    assert ratio(methods.signum()) == ratio(methods.majority_vote())
+    assert ratio(methods.ef_signsgd()) == pytest.approx(1 / 32, rel=0.05)
+    assert ratio(methods.terngrad()) == pytest.approx((2 + 4) / 2 / 32, rel=0.05)  # sums in -4 .. 4 take 4 bits
+    assert ratio(methods.int8()) == pytest.approx(8.125 / 32, rel=0.02)
+
+
+def test_words_that_are_no_choice_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"qsgd.*write exchange='scatter-gather' or 'all-gather'"):
+        methods.qsgd(exchange="ring")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="write compressor='scaled-sign' or 'one-bit' or 'int4'"):
+        methods.ef21(compressor="sign")  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+"""Real processes for tests: `on_ranks(program, 4)` runs a function of the test's file on 4 ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from thinwire.lab.launch import Outcome, Say, launch, outcomes
+
+TIMEOUT = 100.0
+
+
+def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
+    """What `program(*args)` returns on each rank; every failure is raised here."""
+    return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout)
+
+
+def endings(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Outcome]:
+    """How each rank ended, for tests in which some are meant to fail."""
+    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout)
+
+
+def _where(program: Callable[..., Any]) -> tuple[str, str]:
+    return program.__code__.co_filename, program.__qualname__
+
+
+def _load_and_run(say: Say, path: str, name: str, *args: Any) -> Any:
+    """Test modules have no importable name, so the file is loaded."""
+    module_name = f"ranks_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)(*args)

@@ -1,0 +1,200 @@
+"""The driver over torch.distributed: one rank's coroutines, each request answered on the network before the next.
+
+Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
+copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
+first, eight bytes a peer. With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the
+request holds, so an exchange that compresses on the GPU moves only its payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.comm.base import (
+    AllGatherRequest,
+    AllReduceRequest,
+    AllToAllRequest,
+    Comm,
+    RecvRequest,
+    Request,
+    SendRequest,
+    SwapRequest,
+    Traffic,
+    count,
+)
+from thinwire.core.clock import Clock
+
+T = TypeVar("T")
+Ranks = tuple[int, ...]
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+DTYPES = (torch.uint8, torch.float32, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.int32)
+
+
+@final
+class Processes:
+    """Runs coroutines of this rank over `groups`: the process groups by their ranks, everybody's first.
+
+    One driver is used by one thread. Two drivers with groups of their own do not disturb each other.
+    """
+
+    def __init__(self, groups: Mapping[Ranks, dist.ProcessGroup]) -> None:
+        self._groups = dict(groups)
+        everybody = next(iter(self._groups.values()))
+        self.comm = Comm(dist.get_rank(everybody), dist.get_world_size(everybody))
+        self._global = [dist.get_global_rank(everybody, rank) for rank in range(self.comm.size)]
+        self._batched = dist.get_backend(everybody) == "nccl"  # nccl wants all sends and receives of a round at once
+        self._handlers: dict[type, Callable[[Any, int], Any]] = {
+            AllReduceRequest: self._all_reduce,
+            AllGatherRequest: self._all_gather,
+            AllToAllRequest: self._all_to_all,
+            SwapRequest: self._swap,
+            SendRequest: self._send,
+            RecvRequest: self._recv,
+        }
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this driver has sent."""
+        return self.comm.traffic
+
+    def run(self, coroutine: Coroutine[Any, Any, T], clock: Clock | None = None) -> T:
+        """Run to the end; `clock` is told the time on the wire."""
+        clock = clock or Clock()
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    request = coroutine.send(answer)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                with clock.span("wire"):
+                    answer = self.answer(request)
+        finally:
+            coroutine.close()
+
+    def answer(self, request: Request[Any]) -> Any:
+        """Do on the network what `request` asks for."""
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise TypeError(
+                f"awaited {request!r}; under a thinwire driver only requests of its Comm can be awaited "
+                "(there is no asyncio loop here)"
+            )
+        me = request.ranks.index(self.comm.rank)
+        if len(request.ranks) == 1:
+            return _alone(request)
+        count(self.traffic, me, request)
+        return handler(request, me)
+
+    def _all_reduce(self, request: AllReduceRequest, me: int) -> Tensor:
+        x = self._stage(request.x)
+        dist.all_reduce(x, OPS[request.op], self._groups[request.ranks])
+        return x.to(request.x.device, non_blocking=True)
+
+    def _all_gather(self, request: AllGatherRequest, me: int) -> list[Tensor]:
+        everybody = range(len(request.ranks))
+        sends = {peer: request.x for peer in everybody if peer != me}
+        arrived = self._trade(request.ranks, sends, request.sizes, request.x)
+        return [request.x if peer == me else arrived[peer] for peer in everybody]
+
+    def _all_to_all(self, request: AllToAllRequest, me: int) -> list[Tensor]:
+        sends = {peer: x for peer, x in enumerate(request.xs) if peer != me}
+        arrived = self._trade(request.ranks, sends, request.sizes, request.xs[me])
+        return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
+
+    def _swap(self, request: SwapRequest, me: int) -> dict[int, Tensor]:
+        sizes = (request.x.numel(),) * len(request.ranks) if request.equal else None
+        return self._trade(request.ranks, dict.fromkeys(request.peers, request.x), sizes, request.x)
+
+    def _trade(
+        self, ranks: Ranks, sends: Mapping[int, Tensor], sizes: Sequence[int] | None, like: Tensor
+    ) -> dict[int, Tensor]:
+        """Send to peers of the group and receive from the same ones; `sizes` by peer, asked for when None."""
+        if sizes is None:
+            device = like.device if self._batched else torch.device("cpu")
+            mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
+            theirs = {peer: torch.empty(1, dtype=torch.int64, device=device) for peer in sends}
+            self.traffic.count(*mine.values())
+            self._post(ranks, mine, theirs)
+            known = {peer: int(size) for peer, size in theirs.items()}
+        else:
+            known = {peer: sizes[peer] for peer in sends}
+        staged = self._stages(like)
+        device = torch.device("cpu") if staged else like.device
+        buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=staged) for p, n in known.items()}
+        self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
+        return _to(buffers, like.device)
+
+    def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """All sends and receives of one round, and wait. Each rank starts with its next neighbour."""
+        group, me = self._groups[ranks], ranks.index(self.comm.rank)
+        n = len(ranks)
+        operations = [
+            dist.P2POp(dist.irecv, receives[peer], self._global[ranks[peer]], group)
+            for peer in sorted(receives, key=lambda p: (me - p) % n)
+            if receives[peer].numel()
+        ] + [
+            dist.P2POp(dist.isend, sends[peer].contiguous(), self._global[ranks[peer]], group)
+            for peer in sorted(sends, key=lambda p: (p - me) % n)
+            if sends[peer].numel()
+        ]
+        if self._batched:
+            works = dist.batch_isend_irecv(operations) if operations else []
+        else:
+            works = [op.op(op.tensor, op.peer, op.group) for op in operations]
+        for work in works:
+            work.wait()
+
+    def _send(self, request: SendRequest, me: int) -> None:
+        group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]
+        x = self._stage(request.x)
+        head = torch.tensor([DTYPES.index(x.dtype), x.numel()])
+        self.traffic.count(head)
+        dist.send(head.to(x.device), to, group)
+        if x.numel():
+            dist.send(x, to, group)
+
+    def _recv(self, request: RecvRequest, me: int) -> tuple[int, Tensor]:
+        group = self._groups[request.ranks]
+        device = torch.device("cuda", torch.cuda.current_device()) if self._batched else torch.device("cpu")
+        head = torch.empty(2, dtype=torch.int64, device=device)
+        source = None if request.source is None else self._global[request.ranks[request.source]]
+        sender = dist.recv(head, source, group)
+        dtype, size = head.tolist()
+        x = torch.empty(size, dtype=DTYPES[dtype], device=device)
+        if size:
+            dist.recv(x, sender, group)
+        return request.ranks.index(self._global.index(sender)), x
+
+    def _stages(self, like: Tensor) -> bool:
+        return like.is_cuda and not self._batched
+
+    def _stage(self, x: Tensor) -> Tensor:
+        """`x` where the backend can read it."""
+        if not self._stages(x):
+            return x
+        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        pinned.copy_(x, non_blocking=True)
+        torch.cuda.current_stream(x.device).synchronize()
+        return pinned
+
+
+def _alone(request: Request[Any]) -> Any:
+    """A group of one answers itself."""
+    if isinstance(request, AllReduceRequest):
+        return request.x
+    if isinstance(request, AllGatherRequest):
+        return [request.x]
+    if isinstance(request, AllToAllRequest):
+        return list(request.xs)
+    return {}
+
+
+def _to(tensors: Mapping[int, Tensor], device: torch.device) -> dict[int, Tensor]:
+    return {peer: t.to(device, non_blocking=True) for peer, t in tensors.items()}

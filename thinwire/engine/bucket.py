@@ -1,0 +1,85 @@
+"""Bucket: tensors that are exchanged together, their flat buffer, and the state of the method, chunk by chunk."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.core.types import Layout, State
+from thinwire.engine.plan import Parcel, chunks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.clock import Clock
+    from thinwire.core.exchange import Exchange
+    from thinwire.engine.handover import Handover
+
+
+@final
+@dataclass(eq=False)
+class Chunk:
+    """Elements `start` to `stop` of a bucket: what one call of the exchange carries."""
+
+    start: int
+    stop: int
+    layout: Layout
+    state: State
+    lr: float | None = None  # of the last exchange, to rescale what the memory holds in units of the gradient
+
+
+@final
+@dataclass(eq=False)
+class Agreed:
+    """What all ranks know of a bucket's round before it is exchanged."""
+
+    finite: bool
+    used: list[bool]  # by tensor: whether any rank has a gradient for it
+
+
+@final
+@dataclass(eq=False)
+class Round:
+    """One bucket on its way."""
+
+    handover: Handover
+    agreed: Future[Agreed]
+    parts: list[Future[None]] = field(default_factory=list)
+    clocks: list[Clock] = field(default_factory=list)
+
+
+@final
+class Bucket:
+    """`views[i]` is tensor i inside the flat buffer, which is allocated once."""
+
+    def __init__(self, index: int, parcel: Parcel, exchange: Exchange, comm: Comm, chunk_mb: float) -> None:
+        device = parcel.items[0].device
+        self.index = index
+        self.items = parcel.items
+        self.compressed = parcel.compressed
+        self.exchange = exchange
+        self.layout = parcel.layout
+        self.flat = torch.zeros(self.layout.numel, device=device)
+        edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
+        self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
+        self.used = torch.zeros(len(self.views), dtype=torch.uint8)
+        self.round: Round | None = None
+        cuts = chunks(self.layout.numel, chunk_mb)
+        self.chunks = []
+        for start, stop in cuts:
+            layout = self.layout.cut(start, stop)
+            self.chunks.append(Chunk(start, stop, layout, exchange.init(layout, comm, device)))
+
+    @property
+    def ready(self) -> bool:
+        """Whether every tensor has been filled."""
+        return bool(self.used.all())
+
+    def fill(self, tensor: int, value: Tensor) -> Tensor:
+        """Take the gradient of one tensor; returns its place in the buffer."""
+        self.used[tensor] = 1
+        return self.views[tensor].copy_(value)

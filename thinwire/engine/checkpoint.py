@@ -1,0 +1,244 @@
+"""Checkpoints: what the memories hold, by parameter and element, so that another plan can take it up.
+
+A rank's state is one entry "rank<r>" of plain values and tensors: `torch.load(weights_only=True)` reads it, and
+torch.distributed.checkpoint stores the ranks beside each other. A tensor's key is the name of the memory, where in
+the parameter it starts, and the parameter: "up.send.residual|0|conv.weight".
+
+Restoring asks for elements, not for buckets. Each rank takes its own where it has them. An element that another rank
+owned under the old plan comes from there. When the number of ranks has changed, every rank takes the mean over those
+that held the element, so that the mean of the residuals is what it was.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import thinwire
+from thinwire.core.config import from_json
+
+if TYPE_CHECKING:
+    from thinwire.comm.base import Comm
+    from thinwire.core.method import Method
+    from thinwire.engine.bucket import Bucket
+    from thinwire.engine.exchanger import Exchanger
+
+FORMAT = 1
+OnResize = Literal["mean", "reset", "error"]
+Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Where = tuple[str, str]  # memory, parameter
+Pieces = dict[Where, list[tuple[int, Tensor]]]  # where each piece starts inside the parameter
+
+
+class Piece(NamedTuple):
+    """Elements of one parameter inside one state tensor: a view."""
+
+    where: Where
+    start: int
+    data: Tensor
+
+
+def collect(exchanger: Exchanger, buckets: Sequence[Bucket]) -> dict[str, Any]:
+    """The state of this rank."""
+    pieces: Pieces = {}
+    for piece in _pieces(exchanger.comm, buckets):
+        pieces.setdefault(piece.where, []).append((piece.start, piece.data))
+    tensors = {
+        f"{memory}|{start}|{name}": data
+        for (memory, name), parts in pieces.items()
+        for start, data in _joined(sorted(parts, key=lambda part: part[0]))
+    }
+    lr = {item.name: chunk.lr for b in buckets for chunk in b.chunks for item in b.items if chunk.lr is not None}
+    state = {
+        "format": FORMAT,
+        "thinwire": thinwire.__version__,
+        "method": exchanger.method.to_json(),
+        "ranks": exchanger.comm.size,
+        "round": exchanger.round,
+        "seed": exchanger.seed,
+        "lr": lr,
+        "tensors": tensors,
+    }
+    return {f"rank{exchanger.comm.rank}": state}
+
+
+def check(method: Method, saved: Saved) -> None:
+    """Refuse the state of another method, and say which field differs."""
+    for state in _by_rank(saved).values():
+        if state["format"] != FORMAT:
+            raise ValueError(f"a state of format {state['format']}; this thinwire reads format {FORMAT}")
+        before = json.loads(state["method"])
+        if from_json(state["method"]) != method:
+            differs = _difference(before, method.to_config())
+            raise ValueError(
+                f"the state was saved with another method: {differs}; attach with that one, "
+                "load, and write wire.switch(method)"
+            )
+
+
+@torch.no_grad()
+def restore(
+    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, whole: bool = True
+) -> None:
+    """Fill the memories; with `whole`, every element must be found. Every rank calls it."""
+    if on_resize not in get_args(OnResize):
+        raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
+    states = _by_rank(saved)
+    first = next(iter(states.values()))
+    held = {rank: _held(state) for rank, state in states.items()}
+    comm, own = exchanger.comm, None
+    if first["ranks"] == comm.size:
+        if comm.rank not in held:
+            raise ValueError(f"rank {comm.rank} was given the state of rank {min(held)}; load this rank's own file")
+        own = held[comm.rank]
+    elif on_resize == "error":
+        raise ValueError(f'saved on {first["ranks"]} ranks, loaded on {comm.size}; write on_resize="mean" or "reset"')
+    elif on_resize == "mean" and len(states) < first["ranks"]:
+        raise ValueError(
+            f"saved on {first['ranks']} ranks, loaded on {comm.size}: the mean needs all their states; "
+            "write wire.load_state_dict([torch.load(f) for f in files])"
+        )
+    fresh = own is None and on_resize == "reset"
+    lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
+    held |= exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    for piece in _pieces(comm, buckets):
+        if fresh:
+            piece.data.zero_()
+        elif own is not None and _covered(own, piece):
+            piece.data.copy_(_assemble([own], piece))
+        elif whole or any(piece.where in pieces for pieces in held.values()):
+            piece.data.copy_(_assemble(list(held.values()), piece))
+    exchanger.round = first["round"]
+    exchanger.seed = first["seed"]
+    for bucket in buckets:
+        for chunk in bucket.chunks:
+            chunk.lr = first["lr"].get(bucket.items[0].name)
+
+
+def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
+    """All ranks' states from a torch.distributed.checkpoint, for a run on another number of ranks or another plan.
+
+    `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
+    """
+    from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
+
+    metadata = dcp.FileSystemReader(path).read_metadata()
+    paths = {key: route for key, route in (metadata.planner_data or {}).items() if route[0] == name}
+    if not paths:
+        raise ValueError(f"{path} holds nothing under {name!r}; write the key that dcp.save was given")
+    flat: dict[str, Any] = {}
+    for key in paths:
+        about: Any = metadata.state_dict_metadata[key]
+        flat[key] = torch.empty(about.size, dtype=about.properties.dtype) if hasattr(about, "size") else None
+    dcp.load(flat, checkpoint_id=path, no_dist=True)
+    states: dict[str, Any] = {}
+    for key, route in paths.items():
+        place = states
+        for step in route[1:-1]:
+            place = place.setdefault(step, {})
+        place[route[-1]] = flat[key]
+    return [{rank: state} for rank, state in states.items()]
+
+
+def _pieces(comm: Comm, buckets: Sequence[Bucket]) -> Iterator[Piece]:
+    """Every state tensor, cut at parameters."""
+    for bucket in buckets:
+        for chunk in bucket.chunks:
+            for memory, tensor in chunk.state.items():
+                low, high = (chunk.start + at for at in bucket.exchange.span(memory, chunk.layout, comm))
+                for item, at, size in zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False):
+                    start, stop = max(low, at), min(high, at + size)
+                    if start < stop:
+                        yield Piece((memory, item.name), start - at, tensor[start - low : stop - low])
+
+
+def _joined(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
+    """Copies, with neighbours made one."""
+    runs: list[tuple[int, list[Tensor]]] = []
+    for start, data in parts:
+        if runs and runs[-1][0] + sum(d.numel() for d in runs[-1][1]) == start:
+            runs[-1][1].append(data)
+        else:
+            runs.append((start, [data]))
+    return [(start, torch.cat(datas)) for start, datas in runs]
+
+
+def _held(state: Mapping[str, Any]) -> Pieces:
+    pieces: Pieces = {}
+    for key, data in state["tensors"].items():
+        memory, start, name = key.split("|", 2)
+        pieces.setdefault((memory, name), []).append((int(start), data))
+    return pieces
+
+
+def _covered(pieces: Pieces, wanted: Piece) -> bool:
+    parts = pieces.get(wanted.where, [])
+    stop = wanted.start + wanted.data.numel()
+    found = sum(max(0, min(stop, start + d.numel()) - max(wanted.start, start)) for start, d in parts)
+    return found == wanted.data.numel()
+
+
+def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
+    """The wanted elements: the mean over the ranks that hold them; what receivers hold is the same on each."""
+    replicated = ".recv." in f".{wanted.where[0]}"
+    total = torch.zeros(wanted.data.numel(), dtype=torch.float64)
+    holders = torch.zeros(wanted.data.numel(), dtype=torch.int64)
+    stop = wanted.start + wanted.data.numel()
+    for pieces in sources:
+        for start, data in pieces.get(wanted.where, []):
+            low, high = max(start, wanted.start), min(start + data.numel(), stop)
+            if low < high:
+                here, there = slice(low - wanted.start, high - wanted.start), slice(low - start, high - start)
+                take = (holders[here] == 0) if replicated else torch.ones(high - low, dtype=torch.bool)
+                total[here] += torch.where(take, data[there].cpu().double(), 0.0)
+                holders[here] += take
+    if not bool((holders > 0).all()):
+        memory, name = wanted.where
+        raise ValueError(
+            f"the state holds no '{memory}' for every element of {name}; it was saved from another model"
+        )
+    return (total / holders).float()
+
+
+async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Pieces]:
+    """The pieces of those memories that some rank lacks, from every rank."""
+    said = await comm.all_gather(_bytes(json.dumps(lacking).encode()))
+    wanted = {memory for text in said for memory in json.loads(bytes(text.tolist()))}
+    if not wanted:
+        return {}
+    buffer = io.BytesIO()
+    torch.save({f"{m}|{n}": parts for (m, n), parts in own.items() if m in wanted}, buffer)
+    shared: dict[int, Pieces] = {}
+    for rank, data in enumerate(await comm.all_gather(_bytes(buffer.getvalue()))):
+        loaded = torch.load(io.BytesIO(data.cpu().numpy().tobytes()))
+        shared[rank] = {(key.split("|", 1)[0], key.split("|", 1)[1]): parts for key, parts in loaded.items()}
+    return shared
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+
+
+def _by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
+    several = [saved] if isinstance(saved, Mapping) else list(saved)
+    states = {int(key[4:]): state for one in several for key, state in one.items() if key.startswith("rank")}
+    if not states:
+        raise ValueError(
+            "not a state of thinwire: write wire.load_state_dict(s) with what wire.state_dict() returned"
+        )
+    return dict(sorted(states.items()))
+
+
+def _difference(before: Any, now: Any, path: str = "method") -> str:
+    """The first field in which two configs differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            if before.get(key) != now.get(key) and key != "label":
+                return _difference(before.get(key), now.get(key), f"{path}.{key}")
+    return f"{path} was {before!r} and is {now!r}"

@@ -1,0 +1,224 @@
+"""Exchanger: buckets over a lane; what `attach` and `ddp_hook` share.
+
+A bucket's round is one agreement and one exchange a chunk, launched in this order. The agreement tells every rank
+whether all gradients are finite and which tensors have one: if a gradient is not finite nothing is encoded, every
+rank gets NaN for the bucket, and memories stay as they were. Sums of plain float32 carry a NaN by themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar, final
+
+import torch
+import torch.distributed as dist
+
+import thinwire
+from thinwire.core.clock import Clock, Span
+from thinwire.core.types import Context, Key
+from thinwire.engine.bucket import Agreed, Bucket, Chunk, Round
+from thinwire.engine.groups import drivers
+from thinwire.engine.handover import Handover
+from thinwire.engine.handshake import handshake
+from thinwire.engine.lane import Lane, Work
+from thinwire.engine.stats import SAMPLE_EVERY, Stats, compression_error
+from thinwire.engine.watch import Watch
+from thinwire.exchange.all_reduce import AllReduce
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.comm.processes import Processes
+    from thinwire.core.exchange import Exchange
+    from thinwire.core.method import Method
+    from thinwire.engine.plan import Parcel
+
+T = TypeVar("T")
+PLAIN = AllReduce()
+LOOK = 0.2  # seconds between looks at the alarm while waiting
+_attached = itertools.count()  # ranks attach in the same order, so this names an attach on all of them
+
+
+@final
+class Exchanger:
+    """Runs the rounds of one method on one process group. `round` counts them, and is part of the noise's key."""
+
+    def __init__(self, method: Method, group: dist.ProcessGroup, seed: int, timeout: float) -> None:
+        self.method = method
+        self.seed = seed
+        self.timeout = timeout
+        self.round = 0
+        self.stats = Stats()
+        self.events: list[Span] = []  # of the last round
+        self._counting = threading.Lock()  # DDP's results are taken in the lane's threads
+        slots = 1 if dist.get_backend(group) == "nccl" else method.overlap.in_flight
+        made = drivers(group, slots, method.exchange.groups(dist.get_world_size(group)), timeout)
+        self.comm = made[0].comm
+        store = dist.PrefixStore(f"thinwire/{next(_attached)}", dist.distributed_c10d._get_default_store())
+        self.watch = Watch(store, self.comm.rank, self.comm.size)
+        self.lane = Lane(made, self.watch.explain)
+
+    def call(self, work: Work[T]) -> T:
+        """Run `work(driver)` in its turn and wait for it."""
+        return self._wait(self.lane.launch(work))
+
+    @classmethod
+    def meet(
+        cls, method: Method, group: dist.ProcessGroup, seed: int, timeout: float, fields: Mapping[str, str]
+    ) -> Exchanger:
+        """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`."""
+        exchanger = cls(method, group, seed, timeout)
+        common = {
+            "thinwire version": thinwire.__version__,
+            "method": method.id,
+            "the method's settings": method.to_json(),
+            "seed": str(seed),
+        }
+        try:
+            differs = exchanger.call(lambda driver: driver.run(handshake(driver.comm, {**common, **fields})))
+        except Exception:
+            exchanger.close()
+            raise
+        if differs:
+            exchanger.close()
+            raise ValueError(differs)
+        return exchanger
+
+    def bucket(self, index: int, parcel: Parcel) -> Bucket:
+        """A bucket with its buffer and state."""
+        compressed = parcel.compressed and self.method.exchange != PLAIN
+        exchange = self.method.exchange if compressed else PLAIN
+        return Bucket(index, parcel, exchange, self.comm, self.method.overlap.chunk_mb)
+
+    @property
+    def warm(self) -> bool:
+        """Whether this round still travels uncompressed."""
+        return self.round < self.method.sync.warmup
+
+    def launch(self, bucket: Bucket, lr: float = 1.0) -> None:
+        """Send the filled buffer on its way."""
+        exchange = PLAIN if self.warm else bucket.exchange
+        handover, used = Handover(bucket.flat.device), bucket.used.clone()
+        chunks = [Chunk(0, bucket.layout.numel, bucket.layout, {})] if exchange is PLAIN else bucket.chunks
+        clock = Clock(bucket.index, -1)
+        clock.mark("launch")
+        agreed = self.lane.launch(
+            lambda driver: _agree(driver, bucket, used, handover, clock, check=exchange is not PLAIN)
+        )
+        bucket.round = Round(handover, agreed, clocks=[clock])
+        for number, chunk in enumerate(chunks):
+            key = Key(self.seed, self.round, self.comm.rank, bucket.index, 0, chunk.start)
+            ctx = Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr)
+            sample = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0
+            work = self._work(bucket, chunk, exchange, ctx, bucket.round, sample=sample)
+            bucket.round.parts.append(self.lane.launch(work))
+            bucket.round.clocks.append(ctx.clock)
+
+    def wait(self, bucket: Bucket) -> list[bool]:
+        """Until the buffer holds the result; returns which tensors have a gradient on any rank."""
+        going, bucket.round = bucket.round, None
+        assert going is not None
+        for part in going.parts:
+            self._wait(part)
+        agreed = self._wait(going.agreed)
+        going.handover.take()
+        if not agreed.finite:
+            bucket.flat.fill_(math.nan)
+        bucket.used.zero_()
+        with self._counting:
+            for clock in going.clocks:
+                self.events += clock.spans
+                self.stats.time(clock.spans)
+            self.stats.elements += bucket.layout.numel
+            self.stats.skipped += not agreed.finite
+        return agreed.used
+
+    def end_round(self) -> None:
+        """Count the round."""
+        self.round += 1
+        self.stats.rounds += 1
+
+    def report(self) -> dict[str, float]:
+        """The figures of `Stats` with what the drivers sent."""
+        traffic = [driver.traffic for driver in self.lane.drivers]
+        return self.stats.report(sum(t.bytes for t in traffic), sum(t.messages for t in traffic), self.comm.size)
+
+    def forget_traffic(self) -> None:
+        """Count from here: what attach itself sent is no part of training."""
+        for driver in self.lane.drivers:
+            driver.traffic.bytes = driver.traffic.messages = 0
+
+    def succeed(self, old: Exchanger) -> None:
+        """Go on counting where another exchanger stopped."""
+        before = old.report()
+        self.forget_traffic()
+        self.round, self.stats = old.round, old.stats
+        self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self.lane.close()
+        self.watch.stop()
+
+    def _work(
+        self, bucket: Bucket, chunk: Chunk, exchange: Exchange, ctx: Context, going: Round, *, sample: bool
+    ) -> Work[None]:
+        def work(driver: Processes) -> None:
+            if not going.agreed.result().finite:
+                return
+            with going.handover.work():
+                x = bucket.flat[chunk.start : chunk.stop]
+                if sample and not isinstance(exchange, AllReduce):
+                    self.stats.nmse = compression_error(exchange.channels[0].compressor, x, chunk.layout, ctx.key)
+                _rescale(exchange, chunk, ctx.lr)
+                out = driver.run(exchange(x, chunk.state, replace(ctx, comm=driver.comm)), ctx.clock)
+                if out.data_ptr() != x.data_ptr():
+                    x.copy_(out)
+
+        return work
+
+    def _wait(self, future: Future[T]) -> T:
+        """The result; PeerError soon after any rank raises the alarm, whatever this one is waiting for."""
+        while True:
+            try:
+                return future.result(timeout=LOOK)
+            except NotYet:
+                if future.done():
+                    raise  # the work itself timed out
+                if self.watch.alarmed.is_set():
+                    raise self.watch.verdict() from None
+
+
+def _agree(
+    driver: Processes, bucket: Bucket, used: Tensor, handover: Handover, clock: Clock, *, check: bool
+) -> Agreed:
+    with handover.work():
+        broken = check and not _finite(bucket.flat)
+        flags = torch.cat([torch.tensor([broken], dtype=torch.uint8), used]).to(bucket.flat.device)
+        said = driver.run(_largest(driver.comm, flags), clock).tolist()
+    return Agreed(finite=not said[0], used=[bool(flag) for flag in said[1:]])
+
+
+async def _largest(comm: Comm, flags: Tensor) -> Tensor:
+    return await comm.all_reduce(flags, "max")
+
+
+def _finite(x: Tensor) -> bool:
+    """A sum is finite only if every term is; where it is not, it may only have overflowed."""
+    return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _rescale(exchange: Exchange, chunk: Chunk, lr: float) -> None:
+    """Residuals are in units of the gradient; keep lr times residual when the learning rate changes."""
+    if lr > 0:
+        if chunk.lr is not None and chunk.lr != lr:
+            exchange.rescale(chunk.state, chunk.lr / lr)
+        chunk.lr = lr

@@ -1,0 +1,57 @@
+"""Handover: a vector goes from the stream that filled it to the thread that exchanges it, and back.
+
+On the CPU there is nothing to do. On a GPU work is queued: the slot's stream waits for what filled the vector, and
+the stream that reads the result waits for the slot's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import get_ident
+from typing import final
+
+import torch
+
+
+@final
+class Handover:
+    """Made by the thread that filled the vector; `work` runs in a slot; `take` runs where the result is read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._filled = _now(device)
+        self._done: list[torch.cuda.Event] = []
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """The block runs on the slot's own stream, after the vector was filled."""
+        if self._filled is None:
+            yield
+            return
+        stream = _stream(self._device, get_ident())
+        with torch.cuda.stream(stream):
+            stream.wait_event(self._filled)
+            yield
+            done = torch.cuda.Event()
+            done.record(stream)
+        self._done.append(done)
+
+    def take(self) -> None:
+        """What comes next on the current stream sees the result."""
+        for done in self._done:
+            torch.cuda.current_stream(self._device).wait_event(done)
+
+
+def _now(device: torch.device) -> torch.cuda.Event | None:
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+@lru_cache(maxsize=256)
+def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

@@ -1,0 +1,53 @@
+"""Handshake: before the first step all ranks compare what they are about to do.
+
+Each rank sends a short description, field by field. Where they differ every rank hears which field it is and who has
+what.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from thinwire.comm.base import Comm
+
+LENGTH = 200  # characters of a value that are shown
+
+
+async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
+    """Nothing when all ranks have the same fields, else one sentence, the same on all ranks."""
+    data = torch.from_numpy(np.frombuffer(json.dumps(dict(mine)).encode(), dtype=np.uint8).copy())
+    everybody = [json.loads(bytes(said.tolist()).decode()) for said in await comm.all_gather(data)]
+    for field in mine:
+        values = [str(said.get(field, "nothing")) for said in everybody]
+        if len(set(values)) > 1:
+            return f"ranks differ in {field}: {describe(values)}"
+    return ""
+
+
+def describe(values: list[str]) -> str:
+    """Who has what, the longest texts from where they begin to differ.
+
+    >>> describe(["qsgd", "qsgd", "sgd", "qsgd"])
+    'ranks 0, 1, 3 have qsgd; rank 2 has sgd'
+    """
+    start = 0
+    if max(map(len, values)) > LENGTH:
+        while len({value[: start + 1] for value in values}) == 1:
+            start += 1
+        start = max(0, start - 40)
+    holders: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(value, []).append(rank)
+    parts = []
+    for value, ranks in holders.items():
+        who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
+        shown = value[start : start + LENGTH]
+        parts.append(f"{who} {'...' if start else ''}{shown}{'...' if len(value) > start + LENGTH else ''}")
+    return "; ".join(parts)

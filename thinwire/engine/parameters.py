@@ -1,0 +1,67 @@
+"""The parameters that are trained: those of the optimizer that want a gradient, with their names in the model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
+
+from thinwire.engine.plan import Item
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+COMPILED = "_orig_mod."  # what torch.compile puts before every name
+
+
+class Trained(NamedTuple):
+    """A parameter and what the plan calls it."""
+
+    parameter: nn.Parameter
+    item: Item
+
+
+def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
+    """In the order of the model; a tied parameter once, a frozen one not at all."""
+    names = {id(p): name.replace(COMPILED, "") for name, p in model.named_parameters()}
+    order = {number: at for at, number in enumerate(names)}
+    found: dict[int, Trained] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            if p.requires_grad:
+                found[id(p)] = Trained(p, Item(name_of(p, names, index), tuple(p.shape), p.device, index))
+    if not found:
+        raise ValueError("no parameter of the optimizer requires a gradient; there is nothing to exchange")
+    for p, item in found.values():
+        if p.dtype not in DTYPES:
+            raise ValueError(f"parameter {item.name} is {p.dtype}; write model.float(), or bfloat16 or float16")
+    return sorted(found.values(), key=lambda t: order[id(t.parameter)])
+
+
+def name_of(p: nn.Parameter, names: dict[int, str], group: int) -> str:
+    """The parameter's name, or an error: an optimizer of another model is a mistake that trains nothing."""
+    if id(p) not in names:
+        raise ValueError(
+            f"group {group} of the optimizer holds a parameter of shape {tuple(p.shape)} that is not in the model; "
+            "make the optimizer from model.parameters()"
+        )
+    return names[id(p)]
+
+
+def newcomer(optimizer: Optimizer, known: set[int]) -> str:
+    """What joined the optimizer, or began to want a gradient, after attach; empty if nothing did."""
+    for index, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            if p.requires_grad and id(p) not in known:
+                return f"a parameter of shape {tuple(p.shape)} in group {index}"
+    return ""
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse wrappers that exchange gradients themselves."""
+    if isinstance(model, DistributedDataParallel | DataParallel):
+        raise ValueError(
+            f"{type(model).__name__} exchanges gradients itself; write tw.attach(model.module, ...), or "
+            "model.register_comm_hook(*tw.ddp_hook(method, model))"
+        )

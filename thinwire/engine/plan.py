@@ -1,0 +1,126 @@
+"""Plan: which tensors travel together, and which of them compressed.
+
+Parameters are taken in the order in which backward is expected to finish them, last first, and packed into buckets of
+at most `bucket_mb`. A bucket holds tensors of one parameter group (they share a learning rate) and one device.
+Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket a device;
+QSGD's authors leave tensors below 10,000 elements alone, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from thinwire.core.registry import suggest
+from thinwire.core.types import Layout
+
+if TYPE_CHECKING:
+    import torch
+
+    from thinwire.core.method import Method
+
+MIN_SIZE = 10_000
+TILE = 512  # a chunk starts where noise may start
+
+
+class Item(NamedTuple):
+    """One parameter: what the plan needs to know of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    device: torch.device
+    group: int = 0  # of the optimizer
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+
+@final
+@dataclass(frozen=True)
+class Parcel:
+    """The tensors of one bucket."""
+
+    items: tuple[Item, ...]
+    compressed: bool
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes."""
+        return Layout(tuple(item.name for item in self.items), tuple(item.shape for item in self.items))
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What happens to every tensor; prints as a table."""
+
+    parcels: tuple[Parcel, ...]
+    method: str
+
+    def __str__(self) -> str:
+        lines = []
+        width = max((len(item.name) for parcel in self.parcels for item in parcel.items), default=4)
+        for number, parcel in enumerate(self.parcels):
+            what = self.method if parcel.compressed else "float32, side bucket"
+            lines.append(f"bucket {number}: {what}, {parcel.layout.numel:,} elements")
+            for item in parcel.items:
+                shape = "x".join(map(str, item.shape)) or "scalar"
+                lines.append(f"  {item.name:<{width}}  {shape:>16}  {item.numel:>12,}")
+        return "\n".join(lines)
+
+
+def make_plan(items: Sequence[Item], method: str, *, bucket_mb: float, min_size: int, exclude: Sequence[str]) -> Plan:
+    """Pack `items`, given in forward order."""
+    limit = max(1, int(bucket_mb * (1 << 20) / 4))
+    small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
+    aside = {item.name for item in small}
+    parcels: list[Parcel] = []
+    open_: list[Item] = []
+    for item in reversed([i for i in items if i.name not in aside]):
+        full = sum(i.numel for i in open_) + item.numel > limit
+        if open_ and (full or (item.group, item.device) != (open_[0].group, open_[0].device)):
+            parcels.append(Parcel(tuple(open_), True))
+            open_ = []
+        open_.append(item)
+    if open_:
+        parcels.append(Parcel(tuple(open_), True))
+    for device in dict.fromkeys(item.device for item in small):
+        parcels.append(Parcel(tuple(i for i in reversed(small) if i.device == device), False))
+    return Plan(tuple(parcels), method)
+
+
+def chunks(numel: int, chunk_mb: float) -> list[tuple[int, int]]:
+    """Where a bucket is cut into pieces that are exchanged one after another: equal ones, at multiples of 512.
+
+    >>> chunks(3000, 4096 / 2**20)
+    [(0, 1024), (1024, 2048), (2048, 3000)]
+    """
+    limit = max(TILE, int(chunk_mb * (1 << 20) / 4))
+    count = max(1, -(-numel // limit))
+    size = max(TILE, -(-numel // (count * TILE)) * TILE)
+    return [(start, min(start + size, numel)) for start in range(0, max(numel, 1), size)]
+
+
+def smallest(method: Method) -> int:
+    """Tensors with fewer elements travel uncompressed by default.
+
+    A method whose result is a vote and no gradient must carry every tensor: a step of lr would mean another thing.
+    """
+    scaled = all(channel.compressor.keeps_scale for channel in method.exchange.channels)
+    return MIN_SIZE if scaled else 0
+
+
+def check_exclude(items: Sequence[Item], exclude: Sequence[str]) -> None:
+    """Refuse a pattern that matches nothing: it is most likely misspelt."""
+    if isinstance(exclude, str):
+        raise TypeError(f"exclude takes a list of patterns; write exclude=[{exclude!r}]")
+    for pattern in exclude:
+        if not any(fnmatchcase(item.name, pattern) for item in items):
+            raise ValueError(
+                f"exclude={pattern!r} matches no parameter{suggest(pattern, [item.name for item in items])}"
+            )

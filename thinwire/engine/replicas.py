@@ -1,0 +1,21 @@
+"""Equal replicas: every rank starts from the parameters and buffers of rank 0."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@torch.no_grad()
+def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Copy parameters and buffers of the group's first rank to the others."""
+    first = dist.get_global_rank(group, 0)
+    seen: set[int] = set()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if id(tensor) not in seen and tensor.numel():
+            seen.add(id(tensor))
+            whole = tensor.detach().contiguous()
+            dist.broadcast(whole, first, group)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)

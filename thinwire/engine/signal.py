@@ -1,0 +1,82 @@
+"""What goes into a bucket for a parameter, and what comes back out: the gradient, or Adam's momentum.
+
+    Grad      g                          p.grad = what arrived
+    Momentum  m' = b1 m + (1 - b1) g     p.grad = (m'' - b1 m) / (1 - b1)
+
+With `Momentum`, m is the optimizer's own `exp_avg`, equal on all ranks, and m'' the exchanged momentum: the
+optimizer's next step then makes m'' of m and p.grad by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.sync.signals import Grad, Momentum, Signal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+
+class Source(ABC):
+    """Writes and reads buckets for one optimizer."""
+
+    @abstractmethod
+    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
+        """Turn the gradient that lies in `place` into what is sent."""
+
+    @abstractmethod
+    def take(self, place: Tensor, p: Parameter, group: int) -> None:
+        """Turn what arrived in `place` into a gradient."""
+
+
+@final
+class GradSource(Source):
+    """The gradient itself."""
+
+    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
+        """Nothing to do."""
+
+    def take(self, place: Tensor, p: Parameter, group: int) -> None:
+        """Nothing to do."""
+
+
+@final
+class MomentumSource(Source):
+    """The first moment of an Adam."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if "betas" not in optimizer.defaults:
+            raise ValueError(
+                f"this method exchanges Adam's momentum, and {type(optimizer).__name__} has none; "
+                "write optimizer = thinwire.OneBitAdam(model.parameters())"
+            )
+        self._optimizer = optimizer
+
+    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
+        """M' = b1 m + (1 - b1) g."""
+        place.mul_(1 - self._beta(group)).add_(self._momentum(p), alpha=self._beta(group))
+
+    def take(self, place: Tensor, p: Parameter, group: int) -> None:
+        """G = (m'' - b1 m) / (1 - b1)."""
+        place.sub_(self._momentum(p), alpha=self._beta(group)).div_(1 - self._beta(group))
+
+    def _beta(self, group: int) -> float:
+        return float(self._optimizer.param_groups[group]["betas"][0])
+
+    def _momentum(self, p: Parameter) -> Tensor:
+        m = self._optimizer.state[p].get("exp_avg")
+        return torch.zeros_like(p, dtype=torch.float32) if m is None else m.float()
+
+
+def source(of: Signal, optimizer: Optimizer) -> Source:
+    """The source of a signal."""
+    if isinstance(of, Momentum):
+        return MomentumSource(optimizer)
+    if isinstance(of, Grad):
+        return GradSource()
+    raise ValueError(f"attach exchanges Grad() or Momentum(); got {of!r}: write Sync(of=Grad())")

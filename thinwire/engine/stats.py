@@ -1,0 +1,65 @@
+"""Stats: what the rounds so far have cost, as plain numbers for TensorBoard, W&B or print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.core.types import Key, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from thinwire.core.clock import Span
+    from thinwire.core.compressor import Compressor
+
+SAMPLE_EVERY = 50  # rounds between measurements of the compression error
+TIMED = ("encode", "wire", "decode")
+
+
+@final
+@dataclass
+class Stats:
+    """Sums over rounds on this rank."""
+
+    rounds: int = 0
+    elements: int = 0
+    skipped: int = 0  # buckets in which a gradient was not finite
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
+    nmse: float = 0.0  # of the last measurement
+    bytes_before: int = 0  # sent by the methods before a switch
+    messages_before: int = 0
+
+    def time(self, spans: Iterable[Span]) -> None:
+        """Add what the clocks saw."""
+        for span in spans:
+            if span.what in self.seconds:
+                self.seconds[span.what] += span.stop - span.start
+
+    def report(self, sent: int, messages: int, ranks: int) -> dict[str, float]:
+        """Every figure; `sent` and `messages` are counted by the drivers."""
+        sent, messages = sent + self.bytes_before, messages + self.messages_before
+        ring = 2 * (ranks - 1) / ranks * 4 * self.elements  # bytes of a float32 all-reduce of the same elements
+        return {
+            "rounds": self.rounds,
+            "skipped": self.skipped,
+            "elements": self.elements,
+            "bytes_sent": sent,
+            "messages": messages,
+            "bits_per_element": 8 * sent / self.elements if self.elements else 0.0,
+            "ratio": ring / sent if sent else 1.0,
+            "nmse": self.nmse,
+            **{f"{what}_s": seconds for what, seconds in self.seconds.items()},
+        }
+
+
+@torch.no_grad()
+def compression_error(compressor: Compressor, x: Tensor, layout: Layout, key: Key) -> float:
+    """|C(x) - x|^2 / |x|^2 for the vector at hand, without its memory; 0 where x is 0."""
+    size = float(x.square().sum())
+    lost = compressor.decode(compressor.encode(x, layout, key), layout, key=key) - x
+    return float(lost.square().sum()) / size if size else 0.0

@@ -1,0 +1,173 @@
+"""Shared scale: ranks first agree on the scales, then add integer symbols, and the sum comes back exactly.
+
+One lossy step, whatever the number of ranks n. With s levels and, for each block, scale N:
+
+    1  N = max_i N_i                     all-reduce of the scales, 4 bytes a block
+    2  q_i = Q(x_i) with scale N         cut into n shards, shard j to rank j, b bits an element
+    3  t_j = sum_i q_i                   at the owner, in [-n s, n s]: exact
+    4  t_j to everybody                  ceil(log2(2 n s + 1)) bits an element: exact
+       out = t N / (n s)                 on every rank: the same bits
+
+Scales belong to the shards: a block or tensor that a shard's edge cuts has one scale on either side of it. Needs a
+compressor whose symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, IntBlock, LowPrecision.
+
+>>> from thinwire.compressors import Qsgd
+>>> SharedScale(Qsgd(bits=4)).sum_width(ranks=8)  # -56 .. 56
+7
+
+Reference: Wen et al., "TernGrad: ternary gradients to reduce communication in distributed deep learning",
+NeurIPS 2017, arXiv 1705.07878: "scaler sharing".
+
+Departs from the paper: its server is spread over the ranks, one shard each, and with that its scaler of a layer may
+be several, of the parts that shards cut it into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire import kernels
+from thinwire.codecs.bitpack import BitPack
+from thinwire.compressors.block import BlockQuantiser, equal_blocks
+from thinwire.core.channel import Channel
+from thinwire.core.compressor import scheme
+from thinwire.core.errors import PayloadError
+from thinwire.core.exchange import Exchange
+from thinwire.core.payload import HEADER, Payload
+from thinwire.exchange.shards import shards
+from thinwire.kernels.spec import Kind, packed_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.types import Context, Layout, State
+
+
+@final
+@dataclass(frozen=True)
+class SharedScale(Exchange):
+    """The mean over all ranks of what `compressor` makes of them with scales that all share."""
+
+    name: ClassVar[str] = "shared-scale"
+    compressor: BlockQuantiser
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.compressor, BlockQuantiser) or self.compressor.quant.kind is not Kind.SIGNED:
+            raise ValueError(
+                f"SharedScale adds integer symbols, and those of {self.compressor!r} do not add to multiples of one "
+                f"step; write AllGather(Channel({self.compressor!r})), or SharedScale(Qsgd(bits=4))"
+            )
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """One that loses; the sum comes back exactly."""
+        return {"": Channel(self.compressor)}
+
+    def sum_width(self, ranks: int) -> int:
+        """Bits of the sum of `ranks` symbols."""
+        return (2 * ranks * self.compressor.quant.levels).bit_length()
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """No state."""
+        return {}
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """The mean over ranks."""
+        q, n = self.compressor, ctx.comm.size
+        cuts = shards(ctx.layout, n)
+        with ctx.clock.span("encode"):
+            found = torch.cat([q.scales(x[cut.start : cut.stop], cut.layout) for cut in cuts])
+        # Not every network's maximum keeps NaN; all keep inf, and no scale is inf.
+        top = await ctx.comm.all_reduce(torch.where(found.isnan(), torch.inf, found), "max")
+        shared = torch.where(top.isinf(), torch.nan, top)
+        scales = torch.split(shared, [q.blocks(cut.layout).count for cut in cuts])
+
+        with ctx.clock.span("encode"):
+            sent = [
+                q.encode_scaled(x[cut.start : cut.stop], scale, cut.layout, cut.context(ctx).key).data
+                for cut, scale in zip(cuts, scales, strict=True)
+            ]
+        mine = cuts[ctx.comm.rank]
+        arrived = await ctx.comm.all_to_all(sent, sizes=(HEADER.size + q.nbytes(mine.layout),) * n)
+        with ctx.clock.span("decode"):
+            total = self._sum(arrived, mine.context(ctx))
+        with ctx.clock.span("encode"):
+            payload = self._seal(total, mine.context(ctx, hop=1))
+        known = [HEADER.size + _bytes(cut.layout.numel, self.sum_width(n)) for cut in cuts]
+        everybody = await ctx.comm.all_gather(payload.data, sizes=known)
+
+        with ctx.clock.span("decode"):
+            parts = [
+                self._open(Payload(data), cut.context(ctx, hop=1)) * _spread(self._steps(scale, n), q, cut.layout)
+                for data, cut, scale in zip(everybody, cuts, scales, strict=True)
+            ]
+            return torch.cat(parts)
+
+    def _steps(self, scales: Tensor, n: int) -> Tensor:
+        """N / (n s) of every block."""
+        return scales / torch.full_like(scales, n * self.compressor.quant.levels)
+
+    def _sum(self, arrived: list[Tensor], ctx: Context) -> Tensor:
+        """The sum of the symbols that arrived: whole numbers in float32, which holds them exactly."""
+        q, side = self.compressor, self.compressor.side_bytes(ctx.layout)
+        out = torch.zeros(ctx.layout.numel, device=arrived[0].device)
+        one = equal_blocks(ctx.layout, None)
+        unit = torch.full(
+            (one.count,), float(q.quant.levels), device=out.device
+        )  # N = s: symbols decode to themselves
+        for data in arrived:
+            payload = Payload(data)
+            payload.open(scheme(q, ctx.layout), key=ctx.key)
+            if payload.body.numel() != q.nbytes(ctx.layout):
+                raise PayloadError(f"{q.id} has {q.nbytes(ctx.layout)} body bytes; {payload.body.numel()} arrived")
+            kernels.select(out).decode_add(unit, payload.body[side:], q.quant, one, out, 1.0)
+        return out
+
+    def _scheme(self, ctx: Context) -> int:
+        return (scheme(self.compressor, ctx.layout) + ctx.comm.size) & 0xFFFFFFFF
+
+    def _seal(self, total: Tensor, ctx: Context) -> Payload:
+        """The sum, from -n s as 0, in fields of `sum_width` bits: whole bytes first, low ones before high ones."""
+        n = ctx.comm.size
+        fields = (total + n * self.compressor.quant.levels).to(torch.int32)
+        planes = [
+            BitPack().pack(((fields >> shift) & ((1 << width) - 1)).to(torch.uint8), width)
+            for shift, width in _planes(self.sum_width(n))
+        ]
+        payload = Payload.new(sum(p.numel() for p in planes), total.device)
+        torch.cat(planes, out=payload.body)
+        return payload.seal(self._scheme(ctx), ctx.key)
+
+    def _open(self, payload: Payload, ctx: Context) -> Tensor:
+        """The inverse of `_seal`, after every check of the payload; float32."""
+        payload.open(self._scheme(ctx), key=ctx.key)
+        n, d, body = ctx.comm.size, ctx.layout.numel, payload.body
+        planes = _planes(self.sum_width(n))
+        if body.numel() != _bytes(d, self.sum_width(n)):
+            raise PayloadError(f"a sum of {d} elements has {_bytes(d, self.sum_width(n))} bytes; got {body.numel()}")
+        pieces = torch.split(body, [packed_bytes(d, width) for _, width in planes])
+        fields = torch.zeros(d, dtype=torch.int32, device=body.device)
+        for piece, (shift, width) in zip(pieces, planes, strict=True):
+            fields += BitPack().unpack(piece, d, width).to(torch.int32) << shift
+        return (fields - n * self.compressor.quant.levels).float()
+
+
+def _planes(width: int) -> list[tuple[int, int]]:
+    """(shift, width) of the parts, of at most 8 bits, of a wide field."""
+    return [(shift, min(8, width - shift)) for shift in range(0, width, 8)]
+
+
+def _bytes(n: int, width: int) -> int:
+    return sum(packed_bytes(n, part) for _, part in _planes(width))
+
+
+def _spread(values: Tensor, q: BlockQuantiser, layout: Layout) -> Tensor:
+    """Each block's value for each of its elements."""
+    blocks = q.blocks(layout)
+    if blocks.starts is None:
+        return values.repeat_interleave(blocks.size)[: blocks.n]
+    return values.repeat_interleave(blocks.starts.diff().to(values.device), output_size=blocks.n)

@@ -1,0 +1,161 @@
+"""Start ranks on this machine: one process each, joined by gloo over a file, so that no port is chosen.
+
+A program is a function `program(say, *args)` at the top level of a module; `say(message)` reports to the parent
+while it runs. When a rank fails, the others get a few seconds to notice by themselves; then everybody is killed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+GRACE = 10.0  # seconds in which the other ranks may fail by themselves
+Say = Callable[[Any], None]
+
+
+@dataclass
+class Outcome:
+    """What became of one rank: a result, an error (a traceback), or neither when it was killed."""
+
+    result: Any = None
+    error: str = ""
+    exitcode: int | None = None
+
+
+def launch(
+    program: Callable[..., Any], workers: int, *args: Any, timeout: float = 600.0, hear: Say = print
+) -> list[Any]:
+    """The results of all ranks; RuntimeError with every rank's traceback when one fails."""
+    ended = outcomes(program, workers, *args, timeout=timeout, hear=hear)
+    failed = {rank: one for rank, one in enumerate(ended) if one.error or one.exitcode}
+    if failed:
+        lines = [f"rank {rank}: {one.error or f'ended with status {one.exitcode}'}" for rank, one in failed.items()]
+        raise RuntimeError("\n".join(lines))
+    return [one.result for one in ended]
+
+
+def outcomes(
+    program: Callable[..., Any], workers: int, *args: Any, timeout: float = 600.0, hear: Say = print
+) -> list[Outcome]:
+    """How each rank ended, whatever happened to it."""
+    if workers < 1:
+        raise ValueError(f"a run needs at least one worker; got {workers}: write --workers 4")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [_Rank.start(context, rank, workers, Path(folder), program, args) for rank in range(workers)]
+        try:
+            _listen(ranks, time.monotonic() + timeout, hear)
+        finally:
+            for rank in ranks:
+                rank.stop(Path(folder))
+    return [rank.outcome for rank in ranks]
+
+
+@dataclass
+class _Rank:
+    number: int
+    process: ForkServerProcess
+    pipe: Connection
+    outcome: Outcome
+    open: bool = True
+
+    @classmethod
+    def start(
+        cls,
+        context: ForkServerContext,
+        rank: int,
+        workers: int,
+        folder: Path,
+        program: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> _Rank:
+        here, there = context.Pipe()
+        process = context.Process(target=_main, args=(rank, workers, folder, there, program, args), daemon=True)
+        process.start()
+        there.close()
+        return cls(rank, process, here, Outcome())
+
+    def read(self, hear: Say) -> None:
+        """Take one message; the pipe closes when the process ends."""
+        try:
+            kind, value = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError):
+            self.open = False
+            self.process.join()
+            self.outcome.exitcode = self.process.exitcode
+            return
+        if kind == "say":
+            hear(value)
+        elif kind == "error":
+            self.outcome.error = value
+        else:
+            self.outcome.result = value
+
+    def stop(self, folder: Path) -> None:
+        """Kill what still runs, and say where it was."""
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            self.outcome.exitcode = self.process.exitcode
+            log = folder / f"stack{self.number}"
+            where = log.read_text() if log.exists() else ""
+            self.outcome.error = self.outcome.error or f"did not end in time and was killed\n{where}"
+        self.pipe.close()
+
+
+def _listen(ranks: list[_Rank], deadline: float, hear: Say) -> None:
+    while running := [rank for rank in ranks if rank.open]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            for rank in running:
+                os.kill(rank.process.pid or 0, signal.SIGUSR1)  # each writes where it hangs
+            time.sleep(0.5)
+            return
+        by_pipe = {rank.pipe: rank for rank in running}
+        for pipe in wait(list(by_pipe), timeout=min(left, 1.0)):
+            rank = by_pipe[pipe]  # type: ignore[index]
+            was = rank.outcome.error
+            rank.read(hear)
+            if (rank.outcome.error and not was) or rank.outcome.exitcode:
+                deadline = min(deadline, time.monotonic() + GRACE)
+
+
+def _main(
+    rank: int, workers: int, folder: Path, pipe: Connection, program: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """The life of one rank."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops everybody
+    log = (folder / f"stack{rank}").open("w")
+    faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        store = dist.FileStore(str(folder / "store"), workers)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timedelta(minutes=5))
+        result = program(lambda message: _tell(pipe, "say", message), *args)
+        dist.barrier()  # gloo aborts now and then when one rank tears down while another still talks
+        dist.destroy_process_group()
+        _tell(pipe, "result", result)
+    except BaseException:
+        _tell(pipe, "error", traceback.format_exc())
+        os._exit(1)  # the other ranks may be gone: no orderly farewell
+
+
+def _tell(pipe: Connection, kind: str, value: Any) -> None:
+    pipe.send_bytes(pickle.dumps((kind, value)))  # torch's own pickling would leave tensors in the sender's memory
