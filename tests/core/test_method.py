@@ -95,7 +95,7 @@ def test_wrong_parts_are_refused() -> None:
         AllGather(Qsgd(bits=4))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="AllReduce takes a Channel"):
         AllReduce(Identity())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"error feedback cannot settle; write Channel\(ScaledSign\(\)"):
+    with pytest.raises(ValueError, match=r"ErrorFeedback cannot settle; write Channel\(ScaledSign\(\)"):
         Channel(Sign(), ErrorFeedback())
     with pytest.raises(TypeError, match=r"Method\(exchange=...\) takes an Exchange"):
         Method(Channel(Identity()))  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ class Late(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         time.sleep(0.3)
         return g
 
@@ -123,7 +123,7 @@ class Slow(nn.Module):
         self.first, self.last = nn.Linear(16, 64), nn.Linear(64, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(Late.apply(self.first(x)))
+        out: Tensor = self.last(Late.apply(self.first(x)))  # type: ignore[no-untyped-call]
         return out
 
 
@@ -137,7 +137,12 @@ def overlapped() -> dict[str, float]:
         events = wire.events()
     when = {e.what: e.start for e in events if e.bucket == 0 or e.what == "backward ends"}  # the last of a kind
     done = max(e.stop for e in events if e.bucket == 0)
-    return {"launch": when["launch"], "done": done, "ends": when["backward ends"], "buckets": len(wire.plan().parcels)}
+    return {
+        "launch": when["launch"],
+        "done": done,
+        "ends": when["backward ends"],
+        "buckets": len(wire.plan().parcels),
+    }
 
 
 def test_a_full_bucket_travels_while_backward_goes_on() -> None:

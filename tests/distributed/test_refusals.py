@@ -113,7 +113,7 @@ def second_attach() -> list[str]:
     told.append(said(opt.step))
     wire.detach()
     opt.param_groups.pop()
-    hooks = [len(p._post_accumulate_grad_hooks or {}) for p in model.parameters()]  # type: ignore[attr-defined]
+    hooks = [len(p._post_accumulate_grad_hooks or {}) for p in model.parameters()]
     told.append(f"{max(hooks)} {len(opt._optimizer_step_pre_hooks)}")
     with tw.attach(model, opt, tw.methods.sgd()):  # and again, after detach
         train(model, opt, range(2))

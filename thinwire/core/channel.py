@@ -48,12 +48,13 @@ class Channel(Config):
             value = getattr(self, part)
             if not isinstance(value, kind):
                 raise TypeError(f"Channel({part}=...) takes a {kind.__name__}; got {value!r}")
+        if self.memory.needs_scale and not self.compressor.keeps_scale:
+            memory = type(self.memory).__name__
+            raise ValueError(
+                f"{self.compressor.id} decodes to numbers that do not grow with its input, so {memory} cannot settle; "
+                f"write Channel(ScaledSign(), {self.memory!r})"
+            )
         if isinstance(self.memory, ErrorFeedback):
-            if not self.compressor.keeps_scale:
-                raise ValueError(
-                    f"{self.compressor.id} decodes to numbers that do not grow with its input, so error feedback "
-                    f"cannot settle; write Channel(ScaledSign(), {self.memory!r})"
-                )
             _warn_if_unstable(self.compressor, self.memory)
         _ = self.encoder  # refuses a codec that the compressor cannot feed
 

@@ -23,6 +23,8 @@ class Memory(Config, ABC):
 
     skips: ClassVar[bool] = False
     """`before` may return None, and nothing is sent."""
+    needs_scale: ClassVar[bool] = False
+    """What is decoded must grow with what was sent, or the memory never settles."""
 
     @abstractmethod
     def init(self, like: Tensor) -> State:

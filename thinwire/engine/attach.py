@@ -130,7 +130,7 @@ class Wire:
         self._build(method, seed, timeout)
         self._exchanger.succeed(old)
         old.close()
-        checkpoint.restore(self._exchanger, self._buckets, kept, on_resize="error", whole=False)
+        checkpoint.restore(self._exchanger, self._buckets, kept, on_resize="error")
 
     def state_dict(self) -> dict[str, Any]:
         """The memories of this rank by parameter, for torch.save (a file a rank) or torch.distributed.checkpoint."""

@@ -63,19 +63,20 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket]) -> dict[str, Any]:
         "round": exchanger.round,
         "seed": exchanger.seed,
         "lr": lr,
+        "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
         "tensors": tensors,
     }
     return {f"rank{exchanger.comm.rank}": state}
 
 
 def check(method: Method, saved: Saved) -> None:
-    """Refuse the state of another method, and say which field differs."""
+    """Refuse the state of another method, and say which field differs. How it was bucketed does not matter."""
     for state in _by_rank(saved).values():
         if state["format"] != FORMAT:
             raise ValueError(f"a state of format {state['format']}; this thinwire reads format {FORMAT}")
-        before = json.loads(state["method"])
-        if from_json(state["method"]) != method:
-            differs = _difference(before, method.to_config())
+        before = from_json(state["method"])
+        if (before.exchange, before.sync) != (method.exchange, method.sync):
+            differs = _difference(before.to_config(), method.to_config())
             raise ValueError(
                 f"the state was saved with another method: {differs}; attach with that one, "
                 "load, and write wire.switch(method)"
@@ -83,10 +84,8 @@ def check(method: Method, saved: Saved) -> None:
 
 
 @torch.no_grad()
-def restore(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, whole: bool = True
-) -> None:
-    """Fill the memories; with `whole`, every element must be found. Every rank calls it."""
+def restore(exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize) -> None:
+    """Fill the memories; one that was not kept for a parameter starts at zero. Every rank calls it."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
     states = _by_rank(saved)
@@ -104,15 +103,18 @@ def restore(
             f"saved on {first['ranks']} ranks, loaded on {comm.size}: the mean needs all their states; "
             "write wire.load_state_dict([torch.load(f) for f in files])"
         )
+    _check_model(buckets, first["parameters"])
     fresh = own is None and on_resize == "reset"
     lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
-    held |= exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    for rank, pieces in shared.items():
+        held[rank] = {**held.get(rank, {}), **pieces}
     for piece in _pieces(comm, buckets):
-        if fresh:
+        if fresh or not any(piece.where in pieces for pieces in held.values()):
             piece.data.zero_()
         elif own is not None and _covered(own, piece):
             piece.data.copy_(_assemble([own], piece))
-        elif whole or any(piece.where in pieces for pieces in held.values()):
+        else:
             piece.data.copy_(_assemble(list(held.values()), piece))
     exchanger.round = first["round"]
     exchanger.seed = first["seed"]
@@ -225,6 +227,16 @@ def _bytes(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
 
 
+def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> None:
+    for bucket in buckets:
+        for item in bucket.items:
+            if before.get(item.name) != list(item.shape):
+                had = f"shape {before[item.name]}" if item.name in before else "no such parameter"
+                raise ValueError(
+                    f"the state was saved from another model: {item.name} has shape {list(item.shape)}, there {had}"
+                )
+
+
 def _by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
     several = [saved] if isinstance(saved, Mapping) else list(saved)
     states = {int(key[4:]): state for one in several for key, state in one.items() if key.startswith("rank")}
@@ -239,6 +251,6 @@ def _difference(before: Any, now: Any, path: str = "method") -> str:
     """The first field in which two configs differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
-            if before.get(key) != now.get(key) and key != "label":
+            if before.get(key) != now.get(key) and key not in ("label", "overlap"):
                 return _difference(before.get(key), now.get(key), f"{path}.{key}")
     return f"{path} was {before!r} and is {now!r}"

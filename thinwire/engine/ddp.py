@@ -148,7 +148,7 @@ class HookState:
             plan = self._make_plan(items)
             made = [self._exchanger.bucket(2 * index + i, parcel) for i, parcel in enumerate(plan.parcels)]
             if self._kept is not None:
-                checkpoint.restore(self._exchanger, made, self._kept, on_resize=self._on_resize, whole=False)
+                checkpoint.restore(self._exchanger, made, self._kept, on_resize=self._on_resize)
             self._buckets[names] = made
         return self._buckets[names]
 

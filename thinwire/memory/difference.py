@@ -49,6 +49,7 @@ class Difference(Memory):
     """Shifts at both ends that follow the vector with step `alpha`."""
 
     name: ClassVar[str] = "difference"
+    needs_scale: ClassVar[bool] = True
     alpha: float = 1.0
 
     def __post_init__(self) -> None:

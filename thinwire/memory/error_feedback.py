@@ -45,6 +45,7 @@ class ErrorFeedback(Memory):
     """
 
     name: ClassVar[str] = "ef"
+    needs_scale: ClassVar[bool] = True
     alpha: float = 1.0
     beta: float = 1.0
     rescaled: bool = True
