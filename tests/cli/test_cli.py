@@ -13,8 +13,8 @@ from thinwire.cli.app import main
 from thinwire.lab import quantisers
 
 
-def test_demo_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["demo", "--json", "--save", str(tmp_path / "rows.csv")]) == 0
+def test_compress_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["bench", "compress", "--json", "--save", str(tmp_path / "rows.csv")]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
     rows = {row["method"]: row for row in document["rows"]}
@@ -30,8 +30,8 @@ def test_demo_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "rows written" in err
 
 
-def test_demo_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
+def test_compress_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "compress"]) == 0
     out = capsys.readouterr().out
     assert "qsgd:bits=4" in out
     assert "38,282 elements" in out
@@ -43,6 +43,21 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     names = {row["method"].partition(":")[0] for row in rows}
     assert {"sgd", "qsgd", "ecq-sgd", "terngrad", "one-bit", "natural"} <= names
     assert all(row["about"].endswith(".") for row in rows)
+    by_name = {row["method"]: row for row in rows if row["axis"] == "method"}
+    assert by_name["qsgd"]["year"] == 2017
+    assert by_name["qsgd"]["arxiv"] == "1610.02132"
+    assert by_name["ecq-sgd"]["paper"].startswith("Error compensated quantized SGD")
+    assert (by_name["ecq-sgd"]["exchange"], by_name["ecq-sgd"]["memory"]) == ("all-gather", "ef")
+    assert by_name["ecq-sgd"]["signal"] == "grad"
+    assert by_name["ef-signsgd"]["contraction"]
+    assert by_name["sgd"]["bits_per_element"] == 32
+
+
+def test_methods_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    out = capsys.readouterr().out
+    assert "Alistarh" in out
+    assert "terngrad:clip=2.5" in out
 
 
 @pytest.mark.parametrize("backend", ["cpu", "all"])
@@ -67,7 +82,20 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
         (["bench", "kernels", "--size", "0"], "positive numbers"),
         (["bench", "kernels", "--threads", "-1"], "positive numbers"),
         (["bench", "kernels", "--method", "terngrad:clip=abc"], "clip is a number or none"),
-        (["demo", "--save", "/"], "Is a directory"),
+        (["bench", "compress", "--save", "/"], "Is a directory"),
+        (["bench", "step"], "write thinwire bench step --local"),
+        (["bench", "step", "--local", "--params", "0"], "positive numbers"),
+        (["bench", "step", "--local", "--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
+        (["bench", "accuracy", "--seeds", "0"], "write --seeds 3"),
+        (["demo", "--methods", "sgd", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
+        (["demo", "--task", "digts"], "unknown task 'digts'; did you mean 'digits'"),
+        (["demo", "--out", "/"], "Is a directory"),
+        (["train", "--method", "qsgd:bits=99"], "bits"),
+        (["train", "--task", "fashion", "--data", "/nowhere"], "Fashion-MNIST is not in /nowhere"),
+        (["train", "--data", "/nowhere"], "the digits come with scikit-learn; leave --data out"),
+        (["train", "--workers", "0"], "write --workers 4"),
+        (["train", "--workers", "100"], "1 to 89 workers"),
+        (["train", "--epochs", "0"], "write --epochs 1 or more"),
         (["demo", "--jsn"], "No such option"),
         (["dmeo"], "No such command"),
     ],

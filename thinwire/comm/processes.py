@@ -117,7 +117,7 @@ class Processes:
     ) -> dict[int, Tensor]:
         """Send to peers of the group and receive from the same ones; `sizes` by peer, asked for when None."""
         if sizes is None:
-            device = like.device if self._batched else torch.device("cpu")
+            device = self._native(like)
             mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
             theirs = {peer: torch.empty(1, dtype=torch.int64, device=device) for peer in sends}
             self.traffic.count(*mine.values())
@@ -125,9 +125,9 @@ class Processes:
             known = {peer: int(size) for peer, size in theirs.items()}
         else:
             known = {peer: sizes[peer] for peer in sends}
-        staged = self._stages(like)
-        device = torch.device("cpu") if staged else like.device
-        buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=staged) for p, n in known.items()}
+        device = self._native(like)
+        pin = like.is_cuda and device.type == "cpu"
+        buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=pin) for p, n in known.items()}
         self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
         return _to(buffers, like.device)
 
@@ -162,7 +162,7 @@ class Processes:
 
     def _recv(self, request: RecvRequest, me: int) -> tuple[int, Tensor]:
         group = self._groups[request.ranks]
-        device = torch.device("cuda", torch.cuda.current_device()) if self._batched else torch.device("cpu")
+        device = self._native(torch.empty(0))
         head = torch.empty(2, dtype=torch.int64, device=device)
         source = None if request.source is None else self._global[request.ranks[request.source]]
         sender = dist.recv(head, source, group)
@@ -172,13 +172,19 @@ class Processes:
             dist.recv(x, sender, group)
         return request.ranks.index(self._global.index(sender)), x
 
-    def _stages(self, like: Tensor) -> bool:
-        return like.is_cuda and not self._batched
+    def _native(self, like: Tensor) -> torch.device:
+        """Where the backend can read and write a tensor like this one."""
+        if not self._batched:
+            return torch.device("cpu")
+        return like.device if like.is_cuda else torch.device("cuda", torch.cuda.current_device())
 
     def _stage(self, x: Tensor) -> Tensor:
         """`x` where the backend can read it."""
-        if not self._stages(x):
+        device = self._native(x)
+        if x.device == device:
             return x
+        if device.type == "cuda":
+            return x.to(device)
         pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
         pinned.copy_(x, non_blocking=True)
         torch.cuda.current_stream(x.device).synchronize()

@@ -51,7 +51,7 @@ class Channel(Config):
         if self.memory.needs_scale and not self.compressor.keeps_scale:
             memory = type(self.memory).__name__
             raise ValueError(
-                f"{self.compressor.id} decodes to numbers that do not grow with its input, so {memory} cannot settle; "
+                f"{self.compressor.id} decodes to numbers that do not grow with its input: {memory} cannot settle; "
                 f"write Channel(ScaledSign(), {self.memory!r})"
             )
         if isinstance(self.memory, ErrorFeedback):

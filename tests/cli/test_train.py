@@ -1,0 +1,108 @@
+"""The commands that train: real processes, short runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from thinwire.cli.app import main
+
+SHORT = ["--epochs", "1", "--workers", "2"]
+
+
+def test_demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = ["--out", str(tmp_path / "new" / "demo.html"), "--save", str(tmp_path / "rows.csv")]
+    assert main(["demo", *SHORT, "--methods", "sgd", "qsgd:bits=4", "ef-signsgd", "--json", *files]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out)["rows"]
+    assert [row["method"] for row in rows] == ["sgd", "qsgd:bits=4", "ef-signsgd"]
+    for row in rows:
+        assert 0.2 < row["accuracy"] <= 1
+        assert row["seconds"] > 0
+        assert row["steps"] == 44
+        assert row["replicas_equal"]
+    sgd, qsgd, sign = rows
+    assert sgd["ratio"] == pytest.approx(1, rel=1e-3)
+    assert 7 < qsgd["ratio"] < 8
+    assert 20 < sign["ratio"] < 32
+    assert sgd["bytes_sent"] / qsgd["bytes_sent"] == pytest.approx(qsgd["ratio"], rel=1e-2)
+    assert "loss" in err
+    with (tmp_path / "rows.csv").open() as file:
+        assert [row["method"] for row in csv.DictReader(file)] == [row["method"] for row in rows]
+    page = (tmp_path / "new" / "demo.html").read_text()
+    assert "--methods sgd qsgd:bits=4 ef-signsgd" in page
+    assert page.count("<svg") == 3
+
+
+def test_same_seed_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = []
+    for seed in ("3", "3", "4"):
+        assert main(["train", *SHORT, "--method", "qsgd:bits=2", "--seed", seed, "--json"]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["rows"][0]["curves"]["loss"])
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_train_under_torchrun() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["-m", "thinwire.cli.app", "train", "--epochs", "1", "--json"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]  # one document: only rank 0 prints
+    assert row["workers"] == 2
+    assert row["replicas_equal"]
+
+
+def test_bench_step(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "step", "--local", "--params", "40000", "--repeats", "2", "--method", "qsgd:bits=4", "--json"]
+    assert main(words) == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert list(rows) == ["sgd", "qsgd:bits=4"]
+    assert rows["sgd"]["tx_bits_per_param"] == pytest.approx(32, rel=0.01)
+    assert 4 < rows["qsgd:bits=4"]["tx_bits_per_param"] < 4.5
+    for row in rows.values():
+        assert row["params"] == 40_000
+        assert row["step_ms_p20"] <= row["step_ms"] <= row["step_ms_p80"]
+        assert row["ddp_ms"] > 0
+        assert row["wire_ms"] > 0
+    assert rows["qsgd:bits=4"]["encode_ms"] > 0
+
+
+def test_bench_accuracy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["bench", "accuracy", *SHORT, "--seeds", "2", "--method", "bf16", "--save", str(tmp_path / "rows.csv")]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "points" in out
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        ("sgd", "0"),
+        ("sgd", "1"),
+        ("bf16", "0"),
+        ("bf16", "1"),
+    ]
+    assert all(row["task"] == "digits" for row in rows)
+
+
+def test_ctrl_c_is_quiet_and_leaves_nobody(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "thinwire.cli.app", "demo", "--epochs", "500", "--out", str(tmp_path / "x.html")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        time.sleep(8)
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to everybody
+        out, err = demo.communicate(timeout=30)
+    assert demo.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    time.sleep(1)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)
