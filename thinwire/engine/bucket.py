@@ -66,7 +66,7 @@ class Bucket:
         self.flat = torch.zeros(self.layout.numel, device=device)
         edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
         self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
-        self.used = torch.zeros(len(self.views), dtype=torch.uint8)
+        self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.round: Round | None = None
         cuts = chunks(self.layout.numel, chunk_mb)
         self.chunks = []
@@ -77,7 +77,7 @@ class Bucket:
     @property
     def ready(self) -> bool:
         """Whether every tensor has been filled."""
-        return bool(self.used.all())
+        return all(self.used)
 
     def fill(self, tensor: int, value: Tensor) -> Tensor:
         """Take the gradient of one tensor; returns its place in the buffer."""

@@ -106,7 +106,7 @@ class Exchanger:
     def launch(self, bucket: Bucket, lr: float = 1.0) -> None:
         """Send the filled buffer on its way."""
         exchange = PLAIN if self.warm else bucket.exchange
-        handover, used = Handover(bucket.flat.device), bucket.used.clone()
+        handover, used = Handover(bucket.flat.device), bytes(bucket.used)
         chunks = [Chunk(0, bucket.layout.numel, bucket.layout, {})] if exchange is PLAIN else bucket.chunks
         clock = Clock(bucket.index, -1)
         clock.mark("launch")
@@ -132,7 +132,7 @@ class Exchanger:
         going.handover.take()
         if not agreed.finite:
             bucket.flat.fill_(math.nan)
-        bucket.used.zero_()
+        bucket.used = bytearray(len(bucket.views))
         with self._counting:
             for clock in going.clocks:
                 self.events += clock.spans
@@ -172,7 +172,8 @@ class Exchanger:
         self, bucket: Bucket, chunk: Chunk, exchange: Exchange, ctx: Context, going: Round, *, sample: bool
     ) -> Work[None]:
         def work(driver: Processes) -> None:
-            if not going.agreed.result().finite:
+            # A plain sum needs no agreement to start: it carries what is not finite by itself.
+            if exchange is not PLAIN and not going.agreed.result().finite:
                 return
             with going.handover.work():
                 x = bucket.flat[chunk.start : chunk.stop]
@@ -198,11 +199,11 @@ class Exchanger:
 
 
 def _agree(
-    driver: Processes, bucket: Bucket, used: Tensor, handover: Handover, clock: Clock, *, check: bool
+    driver: Processes, bucket: Bucket, used: bytes, handover: Handover, clock: Clock, *, check: bool
 ) -> Agreed:
     with handover.work():
         broken = check and not _finite(bucket.flat)
-        flags = torch.cat([torch.tensor([broken], dtype=torch.uint8), used]).to(bucket.flat.device)
+        flags = torch.tensor([broken, *used], dtype=torch.uint8)
         said = driver.run(_largest(driver.comm, flags), clock).tolist()
     return Agreed(finite=not said[0], used=[bool(flag) for flag in said[1:]])
 
