@@ -11,7 +11,7 @@ demo: $(STAMP)
 	$(BIN)/thinwire demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

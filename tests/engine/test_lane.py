@@ -1,0 +1,66 @@
+"""The lane: order and bounds, with drivers that do nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+
+from thinwire.comm.processes import Processes
+from thinwire.engine.lane import Lane
+
+
+def lane(slots: int) -> Lane:
+    return Lane([cast(Processes, number) for number in range(slots)], lambda error: error)
+
+
+def test_each_slot_works_in_launch_order_whatever_takes_longest() -> None:
+    done: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    def work(number: int) -> Any:
+        def run(driver: Any) -> int:
+            time.sleep(0.02 if number % 4 == 0 else 0.0)
+            done[driver].append(number)
+            return number
+
+        return run
+
+    three = lane(3)
+    futures = [three.launch(work(number)) for number in range(12)]
+    assert [future.result(timeout=5) for future in futures] == list(range(12))
+    assert done == {0: [0, 3, 6, 9], 1: [1, 4, 7, 10], 2: [2, 5, 8, 11]}
+    three.close()
+
+
+def test_no_more_is_open_than_there_are_slots() -> None:
+    lock, now, most = threading.Lock(), 0, 0
+
+    def run(driver: Any) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.01)
+        with lock:
+            now -= 1
+
+    two = lane(2)
+    for future in [two.launch(run) for _ in range(10)]:
+        future.result(timeout=5)
+    assert most == 2
+    two.close()
+
+
+def test_an_error_is_explained_and_the_slot_goes_on() -> None:
+    explained = Lane([cast(Processes, 0)], lambda error: RuntimeError(f"because of {error}"))
+
+    def broken(driver: Any) -> None:
+        raise ValueError("this")
+
+    failed, fine = explained.launch(broken), explained.launch(lambda driver: 7)
+    with pytest.raises(RuntimeError, match="because of this"):
+        failed.result(timeout=5)
+    assert fine.result(timeout=5) == 7
+    explained.close()
