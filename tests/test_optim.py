@@ -114,3 +114,19 @@ def test_a_closure_and_parameters_without_gradient() -> None:
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OneBitAdam([torch.nn.Parameter(torch.ones(1))], **settings)  # type: ignore[arg-type]
+
+
+def test_a_weight_that_saw_no_gradient_does_not_fly_away() -> None:
+    """Until the freeze one weight has gradient 0; then a sign comes for it."""
+    x = torch.nn.Parameter(torch.zeros(2))
+    optimizer = OneBitAdam([x], lr=0.1, freeze=3)
+    for step in range(6):
+        x.grad = torch.tensor([1.0, 0.0 if step < 3 else 1.0])
+        optimizer.step()
+    assert optimizer.state[x]["exp_avg_sq"][1] == 1e-4 * optimizer.state[x]["exp_avg_sq"][0]
+    assert x.detach().abs().max() < 0.1 * 100 * 6
+
+
+def test_a_floor_outside_its_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 <= floor <= 1"):
+        OneBitAdam([torch.nn.Parameter(torch.zeros(1))], floor=2.0)

@@ -5,6 +5,7 @@ With gradient g at step t = 1, 2, ..., and f = `freeze`:
     x = x - lr weight_decay x
     m = b1 m + (1 - b1) g
     v = b2 v + (1 - b2) g^2                                          while t <= f
+    v = max(v, floor^2 max(v)), the largest of the tensor            when t = f
     x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^min(t, f))) + eps)
 
 For the first f steps this is torch.optim.AdamW. After them v is a fixed scaling of each element, so that the step is
@@ -17,7 +18,8 @@ Reference: Tang et al., "1-bit Adam: communication efficient large-scale trainin
 ICML 2021, arXiv 2102.02888, algorithm 1.
 
 Departs from the paper: the algorithm has no bias corrections and no weight decay. Here m is corrected as in Adam, v's
-correction is frozen with v, and weight decay is decoupled as in AdamW.
+correction is frozen with v, and weight decay is decoupled as in AdamW. The floor is ours: a weight whose gradient was
+zero until v froze has v = 0, one bit still gives it a sign, and lr |m| / eps moved it to infinity.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class OneBitAdam(Optimizer):
         weight_decay: float = 0.0,
         *,
         freeze: int = 100,
+        floor: float = 1e-2,
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0:
             raise ValueError(
@@ -63,7 +66,16 @@ class OneBitAdam(Optimizer):
                 f"OneBitAdam(freeze={freeze}) would divide by a second moment that never saw a gradient; "
                 "write freeze=warmup, the method's number of uncompressed steps, 1 or more"
             )
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "freeze": freeze}
+        if not 0 <= floor <= 1:
+            raise ValueError(f"OneBitAdam(floor={floor}): write a part of the largest root of v, 0 <= floor <= 1")
+        defaults = {
+            "floor": floor,
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "freeze": freeze,
+        }
         super().__init__(params, defaults)
 
     @torch.no_grad()
@@ -94,5 +106,7 @@ class OneBitAdam(Optimizer):
         m.lerp_(g, 1 - b1)
         if t <= group["freeze"]:
             v.mul_(b2).addcmul_(g, g, value=1 - b2)
+        if t == group["freeze"] and v.numel():
+            v.clamp_(min=group["floor"] ** 2 * v.max().item())
         scale = (1 - b2 ** min(t, group["freeze"])) ** 0.5
         x.addcdiv_(m, (v.sqrt() / scale).add_(group["eps"]), value=-group["lr"] / (1 - b1**t))

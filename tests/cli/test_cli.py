@@ -68,7 +68,8 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
     assert {row["kernel"] for row in rows} == {"encode", "encode+crc", "decode_add", "decode_add+crc", "encode_ef"}
     for row in rows:
         assert {"kernel", "method", "backend", "threads", "gbps", "copy_gbps", "ratio"} <= set(row)
-        assert row["ratio"] > 0
+        assert row["ms_p50"] > 0
+        assert row["ratio"] >= 0  # three decimals, and the reference may be 2000 times slower than a copy
     backends = {row["backend"] for row in rows}
     assert ("reference" in backends) == (backend == "all")
 

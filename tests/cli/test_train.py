@@ -42,15 +42,6 @@ def test_demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert page.count("<svg") == 3
 
 
-def test_same_seed_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    losses = []
-    for seed in ("3", "3", "4"):
-        assert main(["train", *SHORT, "--method", "qsgd:bits=2", "--seed", seed, "--json"]) == 0
-        losses.append(json.loads(capsys.readouterr().out)["rows"][0]["curves"]["loss"])
-    assert losses[0] == losses[1]
-    assert losses[0] != losses[2]
-
-
 def test_train_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "thinwire.cli.app", "train", "--epochs", "1", "--json"]
@@ -97,12 +88,28 @@ def test_ctrl_c_is_quiet_and_leaves_nobody(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:
-        time.sleep(8)
+        time.sleep(6)
         os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to everybody
         out, err = demo.communicate(timeout=30)
     assert demo.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err
     time.sleep(1)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(demo.pid, 0)
+    assert not [pid for pid in _group(demo.pid) if _state(pid) != "Z"]  # nobody may be there to bury the dead
+
+
+def _group(number: int) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _fields(pid)[2:3] == [str(number)]]
+
+
+def _state(pid: int) -> str:
+    return (_fields(pid) or ["Z"])[0]
+
+
+def _fields(pid: int) -> list[str]:
+    """State, parent, group, ... of a process; nothing once it is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, methods
+from thinwire.cli import bench, demo, methods, train
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
 app.command("methods")(methods.methods)
 app.add_typer(bench.app, name="bench")
 

@@ -1,37 +1,67 @@
-"""`thinwire demo`: compress a recorded gradient with every quantiser and print what each costs."""
+"""`thinwire demo`: train a real task with real processes under several methods, and show what each costs."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from thinwire.cli.output import collect, show
-from thinwire.lab import gradient, quantisers
-from thinwire.lab.compress import compare
+from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.progress import train_local
+from thinwire.lab import records, tasks
+from thinwire.lab.page import page
+from thinwire.lab.train import Job, without_curves
 
+METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "terngrad", "ef-signsgd", "majority-vote")
 COLUMNS = {
     "method": "",
+    "accuracy": ".1%",
     "bytes_sent": ",",
-    "bits_per_element": ".2f",
     "ratio": ".1f",
-    "nmse": ".2e",
-    "unbiased": "",
-    "encode_ms": ".2f",
-    "decode_ms": ".2f",
+    "bits_per_element": ".2f",
+    "seconds": ".1f",
+    "loss": ".4f",
+    "replicas_equal": "",
 }
 
 
 def demo(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Methods, with or without --methods.")] = None,
+    task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(tasks.TASKS)}.")] = "digits",
+    data: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST's four .gz files.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 4,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Method ids, one or more; see `thinwire methods`.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: the task's).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the noise.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where to write the HTML page.")] = Path("demo.html"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     save: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
 ) -> None:
-    """Compress a recorded gradient with every quantiser: bytes on the wire, error, time."""
-    x, layout = gradient.load()
-    rows = collect(compare(x, layout, quantisers.every()), "compressing")
-    title = (
-        f"A gradient of {layout.numel:,} elements in {len(layout.names)} tensors, {4 * layout.numel:,} bytes raw. "
-        "nmse is E|C(x) - x|^2 / |x|^2."
+    """Train under several methods in real processes: accuracy, bytes, time, and an HTML page with the curves."""
+    chosen = list(dict.fromkeys([*(methods or ()), *(ids or ())])) or list(METHODS)
+    jobs = [Job(task, method, seed, epochs, data).located() for method in chosen]
+    reserve(out, save)
+    rows = train_local(jobs, chosen, workers)
+    out.write_text(page(rows, _command(jobs[0], chosen, workers, rows[0]["epochs"], data), records.environment()))
+    errors.print(f"the curves are in {out}", soft_wrap=True)
+    show(
+        [without_curves(row) for row in rows],
+        as_json=as_json,
+        title=(
+            f"{task}, {workers} workers, {rows[0]['epochs']} epochs. bytes_sent: of one worker. "
+            "ratio: bytes of a float32 ring all-reduce / bytes_sent."
+        ),
+        columns=COLUMNS,
+        save=save,
     )
-    show(rows, as_json=as_json, title=title, columns=COLUMNS, save=save)
+
+
+def _command(job: Job, ids: list[str], workers: int, epochs: int, data: Path | None) -> str:
+    """The command that does the same again, with nothing left to defaults."""
+    words = ["thinwire", "demo", "--task", job.task, "--workers", workers, "--epochs", epochs, "--seed", job.seed]
+    words += ["--data", data] if data else []
+    return shlex.join(map(str, [*words, "--methods", *ids]))

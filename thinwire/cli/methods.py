@@ -10,14 +10,30 @@ import typer
 from thinwire import compressors
 from thinwire.cli.output import show
 from thinwire.core.compressor import Compressor
+from thinwire.core.exchange import Exchange
+from thinwire.core.memory import NoMemory
 from thinwire.core.method import METHODS
 from thinwire.core.types import Layout
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import quantisers
 from thinwire.lab.records import Row
+from thinwire.lab.references import reference
 
 SIZE = 1 << 20
-COLUMNS = {
-    "axis": "",
+LAYOUT = Layout(("w",), ((1024, SIZE // 1024),))
+METHOD_COLUMNS = {
+    "method": "",
+    "author": "",
+    "year": "",
+    "arxiv": "",
+    "exchange": "",
+    "memory": "",
+    "signal": "",
+    "bits_per_element": ".2f",
+    "unbiased": "",
+    "contraction": "",
+}
+COMPRESSOR_COLUMNS = {
     "method": "",
     "bits_per_element": ".2f",
     "unbiased": "",
@@ -30,17 +46,47 @@ COLUMNS = {
 def methods(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """List every method and compressor: id, bits an element, unbiased or contraction."""
-    rows = [*_methods(), *_compressors()]
-    show(rows, as_json=as_json, title=f"Facts for {SIZE:,} elements; bits are of one payload.", columns=COLUMNS)
+    """List every method and compressor: id, paper, axes, bits an element, unbiased or contraction."""
+    made, parts = [_method(name) for name in METHODS], _compressors()
+    if as_json:
+        show([*made, *parts], as_json=True, title="", columns={})
+        return
+    title = (
+        f"Methods, with their default settings; facts are of the compressor on {SIZE:,} elements, bits of one hop."
+    )
+    show(made, as_json=False, title=title, columns=METHOD_COLUMNS)
+    show(parts, as_json=False, title=f"Compressors, on {SIZE:,} elements.", columns=COMPRESSOR_COLUMNS)
 
 
-def _methods() -> list[Row]:
-    rows = []
-    for name in METHODS:
-        channel = METHODS[name]().exchange.channels[0]
-        rows.append(_row("method", name, METHODS[name].__module__, channel.encoder))
-    return rows
+def _method(name: str) -> Row:
+    make = METHODS[name]
+    one = make()
+    paper = reference(sys.modules[make.__module__].__doc__)
+    return {
+        "axis": "method",
+        "method": name,
+        "paper": paper.paper,
+        "author": paper.author,
+        "year": paper.year,
+        "arxiv": paper.arxiv,
+        "exchange": one.exchange.name,
+        "memory": _memory(one.exchange),
+        "signal": one.sync.of.name,
+        **_facts(_compressor(one.exchange)),
+        "about": _about(make.__module__),
+    }
+
+
+def _compressor(exchange: Exchange) -> Compressor:
+    """What the gradient goes through: the first hop's compressor, or the numbers that an all-reduce sums in."""
+    if isinstance(exchange, AllReduce) and exchange.wire != "fp32":
+        return compressors.get(f"cast:format={exchange.wire}")
+    return exchange.channels[0].encoder
+
+
+def _memory(exchange: Exchange) -> str:
+    names = dict.fromkeys(channel.memory.name for channel in exchange.channels)
+    return " + ".join(name for name in names if name != NoMemory.name) or NoMemory.name
 
 
 def _compressors() -> list[Row]:
@@ -48,18 +94,22 @@ def _compressors() -> list[Row]:
     shown = quantisers.every()
     names = {c.name for c in shown.values()}
     shown |= {name: compressors.get(name) for name in compressors.COMPRESSORS if name not in names}
-    return [_row("compressor", text, type(c).__module__, c) for text, c in shown.items()]
+    return [
+        {"axis": "compressor", "method": text, **_facts(c), "about": _about(type(c).__module__)}
+        for text, c in shown.items()
+    ]
 
 
-def _row(axis: str, name: str, module: str, c: Compressor) -> Row:
-    layout = Layout(("w",), ((1024, SIZE // 1024),))
-    about = (sys.modules[module].__doc__ or "").strip().splitlines()[0]
+def _facts(c: Compressor) -> Row:
+    delta = c.delta(SIZE)
     return {
-        "axis": axis,
-        "method": name,
-        "bits_per_element": 8 * c.nbytes(layout) / SIZE,
+        "bits_per_element": 8 * c.nbytes(LAYOUT) / SIZE,
         "unbiased": c.unbiased,
+        "contraction": delta is not None,
         "omega": c.omega(SIZE),
-        "delta": c.delta(SIZE),
-        "about": about,
+        "delta": delta,
     }
+
+
+def _about(module: str) -> str:
+    return (sys.modules[module].__doc__ or "").strip().splitlines()[0]

@@ -34,9 +34,7 @@ def show(
     rows: Sequence[Row], *, as_json: bool, title: str, columns: dict[str, str], save: Path | None = None
 ) -> None:
     """Print the rows as JSON or as a table; `columns` maps a field to its format."""
-    if save is not None:
-        records.save(save, rows)
-        errors.print(f"{len(rows)} rows written to {save}")
+    keep(save, rows)
     if as_json:
         json.dump({"environment": records.environment(), "rows": list(rows)}, sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -48,6 +46,24 @@ def show(
     for row in rows:
         table.add_row(*(_cell(row[name], spec) for name, spec in columns.items()))
     Console(highlight=False, width=width).print(table)
+
+
+def keep(path: Path | None, rows: Sequence[Row]) -> None:
+    """Write the rows to a CSV file, if one is wanted."""
+    if path is not None:
+        records.save(path, rows)
+        errors.print(f"{len(rows)} rows written to {path}", soft_wrap=True)
+
+
+def reserve(*paths: Path | None) -> None:
+    """Raise now, and not after minutes of work, when a file cannot be written."""
+    for path in filter(None, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        with path.open("a"):
+            pass
+        if new:
+            path.unlink()
 
 
 def _cell(value: Any, spec: str) -> str:

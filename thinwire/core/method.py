@@ -27,8 +27,8 @@ class Overlap(Config):
     """
 
     name: ClassVar[str] = "overlap"
-    bucket_mb: float = 25.0
-    chunk_mb: float = 4.0
+    bucket_mb: float = 8.0
+    chunk_mb: float = 8.0
     in_flight: int = 3
 
     def __post_init__(self) -> None:

@@ -8,25 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from thinwire.lab.records import load
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
-README_METHODS = (
-    "identity",
-    "cast:format=bf16",
-    "natural",
-    "int:bits=8",
-    "qsgd:bits=8",
-    "float:format=e2m1,block=32",
-    "int:bits=4,block=128",
-    "qsgd:bits=4",
-    "terngrad:clip=2.5",
-    "one-bit",
-    "scaled-sign",
-)
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -41,8 +29,7 @@ def _where(row: Mapping[str, str], command: str) -> str:
     )
 
 
-def _quantisers(rows: Rows, methods: Sequence[str] | None) -> str:
-    chosen = [r for r in rows if methods is None or r["method"] in methods]
+def _quantisers(rows: Rows) -> str:
     body = [
         [
             f"`{r['method']}`",
@@ -51,20 +38,72 @@ def _quantisers(rows: Rows, methods: Sequence[str] | None) -> str:
             f"{float(r['nmse']):.1e}",
             "yes" if r["unbiased"] == "True" else "no",
         ]
-        for r in chosen
+        for r in rows
     ]
     head = ["compressor", "bits an element", "smaller by", "squared error / squared norm", "unbiased"]
-    return _table(head, body) + _where(rows[0], "thinwire demo")
-
-
-def readme(data: Path) -> str:
-    """Some quantisers on the recorded gradient."""
-    return _quantisers(load(data / "demo.csv"), README_METHODS)
+    return _table(head, body) + _where(rows[0], "thinwire bench compress")
 
 
 def quantisers(data: Path) -> str:
     """All quantisers on the recorded gradient."""
-    return _quantisers(load(data / "demo.csv"), None)
+    return _quantisers(load(data / "compress.csv"))
+
+
+def training(data: Path) -> str:
+    """What `thinwire demo` prints."""
+    rows = load(data / "demo.csv")
+    body = [
+        [
+            f"`{r['method']}`",
+            f"{100 * float(r['accuracy']):.1f}%",
+            f"{float(r['bytes_sent']) / 1e6:.1f} MB",
+            f"{float(r['ratio']):.1f}x",
+        ]
+        for r in rows
+    ]
+    head = ["method", "test accuracy", "sent by a worker", "less than float32"]
+    return _table(head, body) + _where(rows[0], "thinwire demo")
+
+
+def accuracy(data: Path) -> str:
+    """Accuracy over seeds beside float32 at equal epochs, task by task."""
+    rows = load(data / "accuracy.csv")
+    groups: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for r in rows:
+        groups.setdefault((r["task"], r["method"]), []).append(r)
+    means = {key: fmean(float(r["accuracy"]) for r in several) for key, several in groups.items()}
+    body = [
+        [
+            task,
+            f"`{method}`",
+            f"{100 * means[task, method]:.2f}%",
+            f"{100 * (means[task, method] - means[task, 'sgd']):+.2f}",
+            f"{min(100 * float(r['accuracy']) for r in several):.2f} to "
+            f"{max(100 * float(r['accuracy']) for r in several):.2f}",
+            f"{fmean(float(r['ratio']) for r in several):.1f}x",
+        ]
+        for (task, method), several in groups.items()
+    ]
+    head = ["task", "method", "mean accuracy", "points to float32", "seeds from, to", "less sent"]
+    return _table(head, body, left=2) + _where(rows[0], "thinwire bench accuracy --task digits|fashion --seeds 3")
+
+
+def step(data: Path) -> str:
+    """A training step beside DDP's in local processes."""
+    rows = load(data / "step.csv")
+    body = [
+        [
+            f"`{r['method']}`",
+            f"{float(r['step_ms']):.0f}",
+            f"{float(r['ddp_ms']):.0f}",
+            f"{float(r['step_ms']) / float(r['ddp_ms']):.2f}",
+            *(f"{float(r[name]):.1f}" for name in ("encode_ms", "wire_ms", "decode_ms")),
+            f"{float(r['tx_bits_per_param']):.2f}",
+        ]
+        for r in rows
+    ]
+    head = ["method", "step ms", "DDP ms", "ratio", "encode ms", "wire ms", "decode ms", "bits sent a parameter"]
+    return _table(head, body) + _where(rows[0], "thinwire bench step --local")
 
 
 def kernels(data: Path) -> str:
@@ -98,7 +137,9 @@ def checksum(data: Path) -> str:
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
-    "readme": readme,
+    "training": training,
+    "accuracy": accuracy,
+    "step": step,
     "quantisers": quantisers,
     "kernels": kernels,
     "checksum": checksum,

@@ -59,7 +59,11 @@ def outcomes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [_Rank.start(context, rank, workers, Path(folder), program, args) for rank in range(workers)]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children inherit it: Ctrl-C is ours
+        try:
+            ranks = [_Rank.start(context, rank, workers, Path(folder), program, args) for rank in range(workers)]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             _listen(ranks, time.monotonic() + timeout, hear)
         finally:

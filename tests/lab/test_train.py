@@ -1,0 +1,34 @@
+"""Training runs: the same seed gives the same numbers, and curves fit together."""
+
+from __future__ import annotations
+
+import pytest
+
+from thinwire.lab.launch import launch
+from thinwire.lab.step_sizes import step_of
+from thinwire.lab.tasks import get
+from thinwire.lab.train import Job, Progress, train_all
+
+
+def test_same_seed_same_numbers() -> None:
+    heard: list[Progress] = []
+    jobs = [Job("digits", "qsgd:bits=2", seed, epochs=1) for seed in (3, 3, 4)]
+    first, other = launch(train_all, 2, jobs, timeout=100, hear=heard.append)
+    assert first[0]["curves"]["loss"] == first[1]["curves"]["loss"] == other[0]["curves"]["loss"]
+    assert first[0]["curves"]["loss"] != first[2]["curves"]["loss"]
+    row = first[0]
+    curves = row["curves"]
+    assert curves["step"] == [float(n) for n in range(1, 45)]
+    assert curves["bytes_sent"][-1] == row["bytes_sent"]
+    assert sorted(curves["seconds"]) == curves["seconds"]
+    assert curves["seconds"][-1] <= row["seconds"]
+    assert sum(curves["loss"]) / 44 == pytest.approx(row["loss"])
+    assert {news.job for news in heard} == {0, 1, 2}
+    assert all(news.steps == 44 for news in heard)
+
+
+def test_sign_methods_take_small_steps() -> None:
+    task = get("digits")
+    assert step_of(task, "majority-vote").lr < task.lr / 10
+    assert step_of(task, "majority-vote").momentum == 0
+    assert (step_of(task, "qsgd:bits=2").lr, step_of(task, "qsgd").momentum) == (task.lr, 0.9)

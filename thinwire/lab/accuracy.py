@@ -1,0 +1,46 @@
+"""Accuracy at equal epochs over seeds: whether what compression loses can be seen at the end."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from thinwire.lab.records import Row
+from thinwire.lab.train import Job
+
+BASELINE = "sgd"
+METHODS = ("qsgd:bits=4", "ecq-sgd", "ef-signsgd")
+FIELDS = ("task", "method", "seed", "accuracy", "loss", "bytes_sent", "ratio", "epochs", "workers", "lr", "seconds")
+
+
+def jobs(task: str, methods: Sequence[str], seeds: int, epochs: int | None, data: Path | None) -> list[Job]:
+    """Every method with every seed, float32 first."""
+    if seeds < 1:
+        raise ValueError(f"{seeds} seeds are no runs; write --seeds 3")
+    every = dict.fromkeys([BASELINE, *methods])
+    return [Job(task, method, seed, epochs, data).located() for method in every for seed in range(seeds)]
+
+
+def rows(records: Sequence[Row]) -> list[Row]:
+    """The records without what a table has no room for."""
+    return [{name: record[name] for name in FIELDS} for record in records]
+
+
+def summary(records: Sequence[Row]) -> list[Row]:
+    """One row a method: the mean accuracy over seeds, and how many points it is above float32's."""
+    by_method: dict[str, list[float]] = {}
+    for record in records:
+        by_method.setdefault(record["method"], []).append(record["accuracy"])
+    means = {method: statistics.fmean(values) for method, values in by_method.items()}
+    return [
+        {
+            "method": method,
+            "seeds": len(values),
+            "accuracy": means[method],
+            "lowest": min(values),
+            "highest": max(values),
+            "points": 100 * (means[method] - means[BASELINE]),
+        }
+        for method, values in by_method.items()
+    ]

@@ -1,0 +1,71 @@
+"""What a training run is measured by: its curves, its accuracy, and whether the replicas are equal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+POINTS = 200  # of a curve, at most
+
+
+class Curve:
+    """The loss of every step; bytes and seconds of some."""
+
+    def __init__(self, steps: int) -> None:
+        self.every = max(1, -(-steps // POINTS))
+        self.losses: list[float] = []
+        self.bytes_sent: list[float] = []
+        self.seconds: list[float] = []
+        self.begun = time.perf_counter()
+
+    @property
+    def due(self) -> bool:
+        """Whether the last step is one to mark."""
+        return len(self.losses) % self.every == 0
+
+    def mark(self, bytes_sent: float) -> None:
+        """Note the bytes and the time after the last step."""
+        self.bytes_sent.append(bytes_sent)
+        self.seconds.append(time.perf_counter() - self.begun)
+
+    def mean(self) -> dict[str, list[float]]:
+        """The curves: bytes and losses averaged over ranks, losses over the steps since the mark before."""
+        losses, steps = mean(self.losses), range(self.every, len(self.losses) + 1, self.every)
+        return {
+            "step": [float(n) for n in steps],
+            "loss": [sum(losses[n - self.every : n]) / self.every for n in steps],
+            "bytes_sent": mean(self.bytes_sent),
+            "seconds": self.seconds,
+        }
+
+
+def mean(values: Sequence[float]) -> list[float]:
+    """Each value averaged over the ranks."""
+    total = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(total)
+    return [float(v) for v in total / dist.get_world_size()]
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The part of the images that is named rightly; each rank tests its share."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    right = torch.zeros((), dtype=torch.int64)
+    for images, labels in zip(x[rank::world].split(512), y[rank::world].split(512), strict=True):
+        right += (model(images).argmax(1) == labels).sum()
+    dist.all_reduce(right)
+    return int(right) / len(y)
+
+
+def replicas_equal(model: nn.Module) -> bool:
+    """Whether every rank holds the parameters of rank 0, bit for bit."""
+    mine = nn.utils.parameters_to_vector(model.parameters()).detach().view(torch.int32)
+    first = mine.clone()
+    dist.broadcast(first, src=0)
+    same = torch.tensor(int(torch.equal(mine, first)))
+    dist.all_reduce(same, op=dist.ReduceOp.MIN)
+    return bool(same)

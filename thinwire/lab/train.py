@@ -1,0 +1,131 @@
+"""Train one task under one method on every rank of the default group, and record what it cost.
+
+Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Seconds are of the training
+steps alone: loading, the first contact of the ranks and the test are not in them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import thinwire as tw
+from thinwire.lab import tasks
+from thinwire.lab.launch import Say
+from thinwire.lab.measure import Curve, accuracy, mean, replicas_equal
+from thinwire.lab.records import Row
+from thinwire.lab.step_sizes import decay, optimizer_of, step_of
+from thinwire.lab.tasks import Data, Task, batches
+
+PAUSE = 0.1  # seconds between two reports of progress
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run: task and method by name, and what else decides its numbers."""
+
+    task: str
+    method: str
+    seed: int = 0
+    epochs: int | None = None
+    data: Path | None = None
+
+    def __post_init__(self) -> None:
+        tw.METHODS.parse(self.method)
+        tasks.get(self.task)
+        if self.epochs is not None and self.epochs < 1:
+            raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
+
+    def located(self) -> Job:
+        """The same, with its data found."""
+        return replace(self, data=tasks.get(self.task).locate(self.data))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What rank 0 says while it trains."""
+
+    job: int
+    step: int
+    steps: int
+    loss: float
+
+
+def train_all(say: Say, jobs: Sequence[Job]) -> list[Row]:
+    """The records of all jobs, one after the other in the same processes. Runs on every rank."""
+    rows: list[Row] = []
+    here: tuple[str, Path | None] | None = None
+    for number, job in enumerate(jobs):
+        if here != (job.task, job.data):
+            here, task = (job.task, job.data), tasks.get(job.task)
+            data = task.load(job.data)
+            _warm(task, data)
+        rows.append(train(say, job, data, number))
+    return rows
+
+
+def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
+    """Train, test, and return one row with its curves: the same on every rank but for the seconds."""
+    task, rank, world = tasks.get(job.task), dist.get_rank(), dist.get_world_size()
+    epochs = job.epochs or task.epochs
+    per_epoch = len(data.train_x) // (task.batch * world)
+    steps = epochs * per_epoch
+    method, step = tw.METHODS.parse(job.method), step_of(task, job.method)
+    torch.manual_seed(job.seed)
+    model = task.model()
+    optimizer = optimizer_of(method, step, model.parameters())
+    spoke = 0.0
+    with tw.attach(model, optimizer, method, seed=job.seed) as wire:
+        dist.barrier()
+        curve = Curve(steps)
+        for epoch in range(epochs):
+            for chosen in batches(len(data.train_x), task.batch, rank, world, job.seed, epoch):
+                decay(optimizer, step, len(curve.losses) / steps)
+                optimizer.zero_grad()
+                loss = task.loss(model(data.train_x[chosen]), data.train_y[chosen])
+                torch.autograd.backward(loss)
+                optimizer.step()
+                curve.losses.append(loss.item())
+                if curve.due:
+                    curve.mark(wire.stats()["bytes_sent"])
+                if rank == 0 and time.monotonic() > spoke + PAUSE:
+                    spoke = time.monotonic()
+                    say(Progress(number, len(curve.losses), steps, curve.losses[-1]))
+        seconds, stats = time.perf_counter() - curve.begun, wire.stats()
+    if rank == 0:
+        say(Progress(number, steps, steps, curve.losses[-1]))
+    curves = curve.mean()
+    bytes_sent, ratio, bits = mean([stats[name] for name in ("bytes_sent", "ratio", "bits_per_element")])
+    return {
+        "task": job.task,
+        "method": job.method,
+        "seed": job.seed,
+        "workers": world,
+        "epochs": epochs,
+        "steps": steps,
+        "lr": step.lr,
+        "accuracy": accuracy(model, data.test_x, data.test_y),
+        "loss": mean([sum(curve.losses[-per_epoch:]) / per_epoch])[0],
+        "bytes_sent": round(bytes_sent),
+        "bits_per_element": bits,
+        "ratio": ratio,
+        "seconds": seconds,
+        "replicas_equal": replicas_equal(model),
+        "curves": curves,
+    }
+
+
+def without_curves(row: Row) -> Row:
+    """What fits on one line of a table."""
+    return {name: value for name, value in row.items() if name != "curves"}
+
+
+def _warm(task: Task, data: Data) -> None:
+    """One step that is thrown away: torch sets itself up in the first."""
+    some = slice(0, task.batch)
+    torch.autograd.backward(task.loss(task.model()(data.train_x[some]), data.train_y[some]))
