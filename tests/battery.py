@@ -6,22 +6,43 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs import BitPack
+from thinwire.codecs import BitPack, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
 from thinwire.compressors import (
+    AtomoEntries,
+    AtomoSpectral,
+    BlockTopK,
+    Blockwise8,
     Cast,
+    CountSketch,
+    DctTopK,
+    DeadZone,
+    DgcTopK,
+    Drive,
+    Eden,
     Identity,
     IntBlock,
     KLevel,
     LaqGrid,
     LowPrecision,
+    LowRank,
     MiniFloat,
     Natural,
     NaturalDithering,
     OneBit,
     Qsgd,
+    Quantile8,
+    RandomK,
+    Rotated,
+    SampledTopK,
+    Sbc,
     ScaledSign,
     Sign,
+    SparseLoco,
+    Strom,
     TernGrad,
+    TopK,
+    Uniform8,
+    Wangni,
 )
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
@@ -69,6 +90,50 @@ INSTANCES: list[Compressor] = [
     MiniFloat("e5m2", block=64),
     MiniFloat("e2m1", block=32),
     Coded(Qsgd(levels=4, norm="l2"), BitPack()),
+    Coded(Qsgd(levels=4, norm="l2"), Rans()),
+    Coded(Qsgd(bits=8, symmetric=False), Rans()),
+    Coded(TernGrad(clip=None), Huffman()),
+    Coded(Qsgd(levels=22, norm="l2"), EliasDense()),
+    Coded(Qsgd(levels=1, norm="l2", block=128), EliasSparse("delta")),
+    Coded(NaturalDithering(), GolombRuns()),
+    DeadZone(),
+    DeadZone(rate=0.5, block=256),
+    DeadZone(rate=7.3, block=512),
+    TopK(),
+    TopK(k=40, values="bf16", indices="packed"),
+    TopK(ratio=0.1, values="fp16"),
+    SampledTopK(ratio=0.05),
+    DgcTopK(ratio=0.02, warmup=100),
+    BlockTopK(),
+    BlockTopK(block=100, k=7, values="bf16"),
+    RandomK(ratio=0.1),
+    RandomK(ratio=0.1, scaled=False),
+    Strom(),
+    Sbc(),
+    Wangni(ratio=0.1),
+    CountSketch(),
+    Drive(),
+    Drive(biased=True, block=512),
+    Drive(rotations=1),
+    Eden(),
+    Eden(bits=0.5),
+    Eden(bits=1.5, biased=True, rotations=1, block=1024),
+    Eden(bits=2.5, block=512),
+    Eden(bits=4),
+    Rotated(),
+    Rotated(KLevel(k=2, block=512), block=512),
+    Rotated(Coded(KLevel(k=33, block=1024), Rans()), block=1024),
+    LowRank(),
+    AtomoEntries(budget=0.25),
+    AtomoSpectral(),
+    Uniform8(),
+    Quantile8(),
+    Blockwise8(),
+    Blockwise8(block=100),
+    SparseLoco(),
+    SparseLoco(block=100, k=7),
+    DctTopK(),
+    DctTopK(chunk=8, k=5),
 ]
 TIERS = [name for name in kernels.names() if name != "cpu"]
 LAYOUT = Layout(("conv", "bias", "empty", "fc"), ((8, 3, 3, 3), (8,), (0, 4), (10, 77)))  # 994 elements
@@ -100,4 +165,4 @@ def fixed_vector(n: int) -> Tensor:
 
 def coded_and_back(c: Compressor, x: Tensor, seed: int = 1, layout: Layout | None = None) -> Tensor:
     """decode(encode(x))."""
-    return c.decode(c.encode(x, layout, Key(seed=seed)), layout or Layout.flat(x.numel()))
+    return c.decode(c.encode(x, layout, Key(seed=seed)), layout or Layout.flat(x.numel()), key=Key(seed=seed))

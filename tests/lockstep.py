@@ -10,7 +10,9 @@ from torch import Tensor
 
 from thinwire import Context, Key, Layout, State
 from thinwire.comm import Comm, run
+from thinwire.core.clock import Clock
 from thinwire.core.exchange import Exchange
+from thinwire.kernels.length import square_length
 
 
 @dataclass
@@ -23,14 +25,19 @@ class World:
     states: dict[int, State] = field(default_factory=dict)
     steps: int = 0
     nbytes: int = 0  # sent by rank 0
+    uploads: int = 0  # of all ranks, where the memory may skip
+    motion: tuple[float, ...] = ()  # as if every result became a step of plain SGD
 
     def step(self, xs: list[Tensor]) -> Tensor:
         """Exchange rank i's `xs[i]`."""
 
+        clocks = [Clock() for _ in range(self.n)]
+
         async def program(comm: Comm) -> Tensor:
             if comm.rank not in self.states:
                 self.states[comm.rank] = self.exchange.init(self.layout, comm)
-            ctx = Context(comm, self.layout, Key(seed=1, step=self.steps, rank=comm.rank))
+            key = Key(seed=1, step=self.steps, rank=comm.rank)
+            ctx = Context(comm, self.layout, key, clocks[comm.rank], motion=self.motion)
             return await self.exchange(xs[comm.rank].clone(), self.states[comm.rank], ctx)
 
         done = run(program, self.n)
@@ -39,6 +46,8 @@ class World:
         first = done.results[0]
         assert all(same(first, other) for other in done.results)
         assert first.dtype == torch.float32
+        self.uploads += sum(span.what == "upload" for clock in clocks for span in clock.spans)
+        self.motion = (square_length(first) / max(1, first.numel()), *self.motion[:9])
         return first
 
     def mean(self, name: str) -> Tensor:
@@ -83,8 +92,18 @@ class Quadratics:
 
     def descend(self, world: World, lr: float, steps: int, check: Callable[[], None] = lambda: None) -> float:
         """|x - optimum|^2 / |optimum|^2 after gradient descent from zero with exchanged gradients."""
+        x = self.path(world, lr, steps, check)
+        return float((x - self.optimum).square().sum() / self.optimum.square().sum())
+
+    def path(self, world: World, lr: float, steps: int, check: Callable[[], None] = lambda: None) -> Tensor:
+        """Where gradient descent from zero with exchanged gradients ends."""
         x = torch.zeros(self.d, dtype=torch.float64)
         for _ in range(steps):
             x = x - lr * world.step(self.grads(x)).double()
             check()
-        return float((x - self.optimum).square().sum() / self.optimum.square().sum())
+        return x
+
+    def loss(self, x: Tensor) -> float:
+        """The mean of the f_i at x, above its minimum."""
+        y = x - self.optimum
+        return float(y @ self.a.mean(0) @ y) / 2

@@ -15,7 +15,7 @@ def gauss(*shape: int, seed: int = 0) -> Tensor:
 
 def decoded(c: Compressor, x: Tensor, step: int = 0, layout: Layout | None = None) -> Tensor:
     layout = layout or Layout.flat(x.numel())
-    return c.decode(c.encode(x, layout, Key(seed=3, step=step)), layout)
+    return c.decode(c.encode(x, layout, Key(seed=3, step=step)), layout, key=Key(seed=3, step=step))
 
 
 def nmse(c: Compressor, d: int, repeats: int = 60) -> float:

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import thinwire
-from thinwire import Key, Layout, Payload, compressors, kernels
-from thinwire.compressors import Cast, Identity, Sign
+from thinwire import Key, Layout, Payload, codecs, compressors, kernels
+from thinwire.compressors import AtomoSpectral, Cast, CountSketch, Identity, Rotated, Sign
+from thinwire.compressors.rotated_code import RotatedCode
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor, FusedCompressor, encode_with_feedback, scheme
 from thinwire.core.config import from_json
 
+MIXING = (AtomoSpectral, CountSketch, Rotated, RotatedCode)
+"""Whose elements decode with other elements' noise, of either sign."""
 each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
 SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]
 
@@ -94,7 +97,8 @@ def test_blocks_of_nothing_but_large_floats(c: Compressor, tier: str, sign: floa
     payload = c.encode(x)
     out = c.decode(payload, Layout.flat(700))
     assert out.isfinite().all()
-    assert (out * sign >= 0).all()
+    if not isinstance(c, MIXING):
+        assert (out * sign >= 0).all()
     with kernels.force("reference"):
         assert torch.equal(c.encode(x).data, payload.data)
 
@@ -159,7 +163,10 @@ def test_same_key_same_bits_other_key_other_bits(c: Compressor, tier: str) -> No
     assert torch.equal(first.data, c.encode(x, key=Key(seed=1, step=1)).data)
     alone = getattr(c, "block", None) == 1  # a block of one element is its own maximum: nothing to round
     if c.unbiased and not isinstance(c, Identity) and not alone:
-        for other in (Key(seed=2, step=1), Key(seed=1, step=1, rank=1), Key(seed=1, step=1, hop=1)):
+        others = [Key(seed=2, step=1), Key(seed=1, step=1, hop=1)]
+        if not c.linear:  # linear compressors draw what ranks must share
+            others.append(Key(seed=1, step=1, rank=1))
+        for other in others:
             assert not torch.equal(first.body, c.encode(x, key=other).body)
 
 
@@ -197,7 +204,7 @@ def test_fused_feedback_equals_the_formula(c: Compressor, tier: str) -> None:
         payload = encode_with_feedback(c, x, fused, LAYOUT, key, alpha=alpha, beta=beta)
         plain = c.encode(x + e * alpha, LAYOUT, key)
         assert torch.equal(payload.data, plain.data)
-        assert torch.equal(fused, e * beta + (x - c.decode(plain, LAYOUT)))
+        assert torch.equal(fused, e * beta + (x - c.decode(plain, LAYOUT, key=key)))
 
 
 @pytest.mark.parametrize("tier", [t for t in TIERS if t != "reference"])
@@ -248,11 +255,11 @@ def test_tiers_are_bit_equal_on_long_and_ragged_input(c: Compressor, tier: str) 
 
 @each_instance
 def test_config_round_trips(c: Compressor) -> None:
-    names = {**vars(compressors), **vars(thinwire), "Coded": Coded}
+    names = {**vars(codecs), **vars(compressors), **vars(thinwire), "Coded": Coded}
     assert eval(repr(c), names) == c
     assert from_json(c.to_json()) == c
     assert json.loads(c.to_json())["type"] == type(c).__name__
-    if not isinstance(c, Coded):
+    if "(" not in c.id:  # ids of parts inside parts are names, not words of the registry
         assert compressors.get(c.id) == c
 
 

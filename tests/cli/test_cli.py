@@ -116,3 +116,18 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == thinwire.__version__
     assert main(["--help"]) == 0
     assert "bench" in capsys.readouterr().out
+
+
+def test_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plot = tmp_path / "rate.svg"
+    assert main(["bench", "rate", "--size", "20000", "--json", "--plot", str(plot)]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["source"] for row in rows} == {"gaussian", "laplace", "gradient"}
+    assert "<svg" in plot.read_text()
+    by_name = {row["method"]: row for row in rows if row["source"] == "gaussian"}
+    assert by_name["qsgd:levels=4,norm=l2+rans"]["bits_per_element"] < 0.9
+    assert by_name["qsgd:levels=4,norm=l2"]["nmse"] == by_name["qsgd:levels=4,norm=l2+rans"]["nmse"]
+    for row in by_name.values():  # one sample of a Gaussian may lie a little below; float32 is exact
+        assert row["nmse"] >= 0.98 * row["shannon_nmse"] or row["bits_per_element"] > 30
+    assert main(["bench", "rate", "--plot", "rate.txt"]) == 2
+    assert "write --plot rate.svg" in capsys.readouterr().err

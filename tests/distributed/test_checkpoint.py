@@ -20,7 +20,7 @@ from thinwire.engine.checkpoint import read
 
 ONE = Overlap()
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20)
-STATEFUL = ["ecq-sgd", "ef-signsgd", "one-bit-sgd", "diana", "ef21", "signum"]
+STATEFUL = ["ecq-sgd", "ef-signsgd", "one-bit-sgd", "diana", "ef21", "signum", "powersgd"]
 DOUBLE = "ef-signsgd"  # memories on both hops: every rank owns a shard
 
 

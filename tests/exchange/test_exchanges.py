@@ -46,7 +46,8 @@ def test_all_gather_is_the_mean_of_what_each_rank_decodes(c: Compressor) -> None
     results = exchanged(AllGather(Channel(c)), xs, LAYOUT)
     expected = torch.zeros(LAYOUT.numel)
     for rank, x in enumerate(xs):
-        c.decode_add(c.encode(x, LAYOUT, Key(seed=1, rank=rank)), LAYOUT, expected, 1 / N)
+        key = Key(seed=1, rank=rank)
+        c.decode_add(c.encode(x, LAYOUT, key), LAYOUT, expected, 1 / N, key=key)
     for result in results:
         assert torch.equal(result, expected)
 

@@ -11,24 +11,47 @@ from battery import vector
 from lockstep import World
 
 import thinwire
-from thinwire import METHODS, Layout, Method, compressors, exchange, memory, methods, sync
+from thinwire import METHODS, Layout, Method, codecs, compressors, exchange, memory, methods, sync
 from thinwire.core.config import from_json
 
 NAMES = list(METHODS)
 VARIANTS = [
+    "atomo:form=entries",
     "bf16",
+    "demo:beta=0.9,k=16,sign=false",
+    "dgc:ratio=0.01,nesterov=true,clip=1,warmup=2",
     "diana:levels=4,norm=l2,block=64,alpha=0.125",
+    "drive:exchange=scatter-gather",
+    "ecq-sgd:code=rans",
     "ecq-sgd:exchange=scatter-gather",
+    "ecq-sgd:exchange=scatter-gather,code=huffman",
+    "eden:bits=0.5",
     "ef-signsgd:block=64,exchange=all-gather",
     "ef21:compressor=one-bit",
+    "gtopk:ratio=0.01,indices=packed",
     "int4:rounding=stochastic",
     "int8:block=none",
+    "laq:bits=3,patience=20",
+    "marina:ratio=0.25,p=0.5",
+    "oktopk:exact_every=1",
     "onebit-adam:warmup=1000",
+    "powersgd:rank=1,iterations=2",
+    "qsgd-elias:form=sparse",
+    "qsgd-elias:form=sparse,levels=1,code=delta,block=none,exchange=scatter-gather",
     "qsgd:bits=8,exchange=all-gather",
+    "qsgd:code=rans",
     "qsgd:levels=4,norm=l2",
+    "randomk:feedback=false",
     "signum:beta=0.99",
+    "sketched-sgd:ratio=0.02",
+    "sparse-loco:k=32,block=1024",
+    "srq:k=2,exchange=scatter-gather",
+    "suresh-vlc:block=512",
     "terngrad:clip=none,share=false",
     "terngrad:share=false",
+    "topk:block=512",
+    "topk:feedback=false",
+    "topk:values=fp16,indices=packed",
 ]
 EVERY = sorted({*NAMES, *VARIANTS})
 
@@ -43,6 +66,7 @@ def test_all_are_registered() -> None:
     assert {
         *("sgd", "fp16", "bf16", "qsgd", "ecq-sgd", "one-bit-sgd", "terngrad", "signsgd", "majority-vote", "signum"),
         *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "onebit-adam"),
+        *("topk", "randomk", "dgc", "gtopk", "oktopk", "sbc", "strom", "wangni", "sketched-sgd"),
     } <= set(NAMES)
 
 
@@ -80,7 +104,7 @@ def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str, bad
 @pytest.mark.parametrize("name", EVERY)
 def test_methods_are_values(name: str) -> None:
     m = METHODS.parse(name)
-    parts = {**vars(sync), **vars(memory), **vars(exchange), **vars(compressors), **vars(thinwire)}
+    parts = {**vars(codecs), **vars(sync), **vars(memory), **vars(exchange), **vars(compressors), **vars(thinwire)}
     assert m.id == name
     assert METHODS.parse(m.id) == m
     assert from_json(m.to_json()) == m

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+import thinwire as tw
 from thinwire import kernels
-from thinwire.cli.output import collect, errors, show
-from thinwire.lab import bench_kernels
+from thinwire.cli.output import collect, errors, keep, reserve, show
+from thinwire.cli.progress import train_local
+from thinwire.lab import accuracy, bench_kernels, bench_step, gradient, quantisers, rate, tasks
+from thinwire.lab.compress import compare
+from thinwire.lab.launch import launch
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
-COLUMNS = {
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
+KERNELS = {
     "kernel": "",
     "method": "",
     "backend": "",
@@ -24,6 +31,36 @@ COLUMNS = {
     "ratio": ".2f",
     "ms_p50": ".2f",
 }
+COMPRESS = {
+    "method": "",
+    "bytes_sent": ",",
+    "bits_per_element": ".2f",
+    "ratio": ".1f",
+    "nmse": ".2e",
+    "unbiased": "",
+    "encode_ms": ".2f",
+    "decode_ms": ".2f",
+}
+RATE = {
+    "source": "",
+    "method": "",
+    "bits_per_element": ".3f",
+    "nmse": ".2e",
+    "shannon_nmse": ".2e",
+    "gap_bits": ".3f",
+}
+STEP = {
+    "method": "",
+    "step_ms": ".1f",
+    "step_ms_p20": ".1f",
+    "step_ms_p80": ".1f",
+    "ddp_ms": ".1f",
+    "encode_ms": ".1f",
+    "wire_ms": ".1f",
+    "decode_ms": ".1f",
+    "tx_bits_per_param": ".2f",
+}
+ACCURACY = {"method": "", "seeds": "d", "accuracy": ".2%", "lowest": ".2%", "highest": ".2%", "points": "+.2f"}
 
 
 @app.callback()
@@ -38,8 +75,8 @@ def bench(
     backend: Annotated[list[str] | None, typer.Option(help="Kernel tier, or 'all'; may be repeated.")] = None,
     threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated (default: 1 and all).")] = None,
     repeats: Annotated[int, typer.Option(help="Runs of each kernel, alternating with copies.")] = 15,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
+    as_json: Json = False,
+    save: Save = None,
 ) -> None:
     """Time the fused passes beside a memory copy of the same input, in the same run."""
     if size < 1 or repeats < 1 or any(t < 1 for t in threads or ()):
@@ -60,6 +97,93 @@ def bench(
         rows,
         as_json=as_json,
         title="ratio: 1 is the speed of a memory copy (of as many bytes, for encode_ef)",
-        columns=COLUMNS,
+        columns=KERNELS,
         save=save,
     )
+
+
+@app.command("compress")
+def compress(as_json: Json = False, save: Save = None) -> None:
+    """Compress a recorded gradient with every quantiser: bytes on the wire, error, time."""
+    x, layout = gradient.load()
+    rows = collect(compare(x, layout, quantisers.every()), "compressing")
+    title = (
+        f"A gradient of {layout.numel:,} elements in {len(layout.names)} tensors, {4 * layout.numel:,} bytes raw. "
+        "nmse is E|C(x) - x|^2 / |x|^2."
+    )
+    show(rows, as_json=as_json, title=title, columns=COMPRESS, save=save)
+
+
+@app.command("rate")
+def bench_rate(
+    size: Annotated[int, typer.Option(help="Elements of the Gaussian and of the Laplace source.")] = rate.SIZE,
+    as_json: Json = False,
+    save: Save = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the rows: a .svg, .png or .pdf file.")] = None,
+) -> None:
+    """Error against bits: every quantiser with every code, at its measured bits, beside Shannon's bound."""
+    if size < 1:
+        raise ValueError(f"size={size} is no number of elements; write --size {rate.SIZE}")
+    rate.check(plot)
+    reserve(save, plot)
+    rows = collect(rate.rows(size), "coding")
+    if plot is not None:
+        rate.plot(rows, plot)
+        errors.print(f"plot written to {plot}", soft_wrap=True)
+    title = "nmse: |C(x) - x|^2 / |x|^2; shannon_nmse: 2^(-2 bits), a Gaussian's bound; gap_bits: bits above it."
+    show(rows, as_json=as_json, title=title, columns=RATE, save=save)
+
+
+@app.command("step")
+def step(
+    local: Annotated[bool, typer.Option("--local", help="Ranks on this machine.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    params: Annotated[int, typer.Option(help="Elements of the gradient, about.")] = 4 << 20,
+    method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated.")] = None,
+    repeats: Annotated[int, typer.Option(help="Turns of each method, of 3 timed steps.")] = 15,
+    as_json: Json = False,
+    save: Save = None,
+) -> None:
+    """Time a training step under each method, in turns with torch's DistributedDataParallel in float32."""
+    if not local:
+        raise ValueError("steps over shaped links are not here yet; write thinwire bench step --local")
+    if params < 1 or repeats < 1:
+        raise ValueError("params and repeats are positive numbers; write --params 4194304 --repeats 15")
+    methods = list(dict.fromkeys(["sgd", *(method or bench_step.METHODS)]))
+    for text in methods:
+        tw.METHODS.parse(text)
+    reserve(save)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        line = progress.add_task("starting")
+
+        def hear(news: Any) -> None:
+            progress.update(line, description=f"turn {news[0]} of {repeats}: {news[1]}")
+
+        rows = launch(bench_step.bench, workers, methods, params, repeats, timeout=3600.0, hear=hear)[0]
+    title = (
+        f"One step, {workers} workers, {rows[0]['params']:,} parameters, medians in ms. "
+        "ddp_ms: DistributedDataParallel in float32, in turns with the methods."
+    )
+    show(rows, as_json=as_json, title=title, columns=STEP, save=save)
+
+
+@app.command("accuracy")
+def bench_accuracy(
+    task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(tasks.TASKS)}.")] = "digits",
+    seeds: Annotated[int, typer.Option(help="Runs of each method, with seeds 0, 1, ...")] = 3,
+    method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated; sgd is always there.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: the task's).")] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 4,
+    data: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST's four .gz files.")] = None,
+    as_json: Json = False,
+    save: Save = None,
+) -> None:
+    """Train with several seeds under each method: accuracy beside that of float32 at equal epochs."""
+    jobs = accuracy.jobs(task, method or accuracy.METHODS, seeds, epochs, data)
+    reserve(save)
+    records = train_local(jobs, [f"{job.method} seed {job.seed}" for job in jobs], workers)
+    rows = accuracy.rows(records)
+    title = f"{task}, {workers} workers, {rows[0]['epochs']} epochs; points: above sgd in accuracy."
+    keep(save, rows)
+    show(rows if as_json else accuracy.summary(records), as_json=as_json, title=title, columns=ACCURACY)

@@ -14,7 +14,7 @@ from thinwire.lab import records, tasks
 from thinwire.lab.page import page
 from thinwire.lab.train import Job, without_curves
 
-METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "terngrad", "ef-signsgd", "majority-vote")
+METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "terngrad", "ef-signsgd:block=64", "majority-vote")
 COLUMNS = {
     "method": "",
     "accuracy": ".1%",

@@ -1,6 +1,22 @@
 """Lossless codes for symbols, one idea a file."""
 
 from thinwire.codecs.bitpack import BitPack
+from thinwire.codecs.elias import EliasDense, EliasSparse
+from thinwire.codecs.gaps import bound_gaps, pack_gaps, unpack_gaps
+from thinwire.codecs.golomb import GolombRuns
+from thinwire.codecs.huffman import Huffman
+from thinwire.codecs.rans import Rans
 from thinwire.core.codec import Codec
 
-__all__ = ["BitPack", "Codec"]
+__all__ = [
+    "BitPack",
+    "Codec",
+    "EliasDense",
+    "EliasSparse",
+    "GolombRuns",
+    "Huffman",
+    "Rans",
+    "bound_gaps",
+    "pack_gaps",
+    "unpack_gaps",
+]

@@ -1,41 +1,82 @@
 """Lossy maps, one idea a file. `get("qsgd:bits=4")` makes one from its id."""
 
+from thinwire.compressors.atomo import AtomoEntries, AtomoSpectral
 from thinwire.compressors.block import BlockQuantiser
+from thinwire.compressors.block_topk import BlockTopK
+from thinwire.compressors.blockwise8 import Blockwise8
 from thinwire.compressors.cast import Cast
+from thinwire.compressors.count_sketch import CountSketch
+from thinwire.compressors.dct_topk import DctTopK
+from thinwire.compressors.dead_zone import DeadZone
+from thinwire.compressors.dgc_topk import DgcTopK
+from thinwire.compressors.drive import Drive
+from thinwire.compressors.eden import Eden
 from thinwire.compressors.identity import Identity
 from thinwire.compressors.int_block import IntBlock
 from thinwire.compressors.k_level import KLevel
 from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.compressors.low_precision import LowPrecision
+from thinwire.compressors.low_rank import LowRank
 from thinwire.compressors.minifloat import MiniFloat
 from thinwire.compressors.natural import Natural
 from thinwire.compressors.natural_dithering import NaturalDithering
 from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.qsgd import Qsgd
+from thinwire.compressors.quantile8 import Quantile8
+from thinwire.compressors.random_k import RandomK
+from thinwire.compressors.rotated import Rotated
+from thinwire.compressors.sampled_topk import SampledTopK
+from thinwire.compressors.sbc import Sbc
 from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.compressors.sign import Sign
+from thinwire.compressors.sparse_loco import SparseLoco
+from thinwire.compressors.strom import Strom
 from thinwire.compressors.terngrad import TernGrad
+from thinwire.compressors.topk import TopK
+from thinwire.compressors.uniform8 import Uniform8
+from thinwire.compressors.wangni import Wangni
 from thinwire.core.compressor import Compressor
 from thinwire.core.registry import Registry
 
 __all__ = [
     "COMPRESSORS",
+    "AtomoEntries",
+    "AtomoSpectral",
     "BlockQuantiser",
+    "BlockTopK",
+    "Blockwise8",
     "Cast",
     "Compressor",
+    "CountSketch",
+    "DctTopK",
+    "DeadZone",
+    "DgcTopK",
+    "Drive",
+    "Eden",
     "Identity",
     "IntBlock",
     "KLevel",
     "LaqGrid",
     "LowPrecision",
+    "LowRank",
     "MiniFloat",
     "Natural",
     "NaturalDithering",
     "OneBit",
     "Qsgd",
+    "Quantile8",
+    "RandomK",
+    "Rotated",
+    "SampledTopK",
+    "Sbc",
     "ScaledSign",
     "Sign",
+    "SparseLoco",
+    "Strom",
     "TernGrad",
+    "TopK",
+    "Uniform8",
+    "Wangni",
     "get",
 ]
 
@@ -43,20 +84,41 @@ COMPRESSORS: Registry[Compressor] = Registry("compressor", "thinwire.compressors
 """Every compressor by the name in its id."""
 
 for _cls in (
+    AtomoEntries,
+    AtomoSpectral,
+    BlockTopK,
+    Blockwise8,
     Cast,
+    CountSketch,
+    DctTopK,
+    DeadZone,
+    DgcTopK,
+    Drive,
+    Eden,
     Identity,
     IntBlock,
     KLevel,
     LaqGrid,
     LowPrecision,
+    LowRank,
     MiniFloat,
     Natural,
     NaturalDithering,
     OneBit,
     Qsgd,
+    Quantile8,
+    RandomK,
+    Rotated,
+    SampledTopK,
+    Sbc,
     ScaledSign,
     Sign,
+    SparseLoco,
+    Strom,
     TernGrad,
+    TopK,
+    Uniform8,
+    Wangni,
 ):
     COMPRESSORS.add(_cls.name, _cls)
 

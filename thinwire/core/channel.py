@@ -80,13 +80,22 @@ class Channel(Config):
             if isinstance(self.memory, ErrorFeedback):
                 a, b, e = self.memory.alpha, self.memory.beta, state["residual"]
                 return encode_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
-            p = self.memory.before(x, state, ctx)
-            if p is None:
+            payload = self._send(x, state, ctx)
+        if self.memory.skips:
+            ctx.clock.mark("skip" if payload is None else "upload")
+        return payload
+
+    def _send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
+        p = self.memory.before(x, state, ctx)
+        if p is None:
+            return None
+        payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
+        if not isinstance(self.memory, NoMemory):
+            sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
+            if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
                 return None
-            payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
-            if not isinstance(self.memory, NoMemory):
-                self.memory.after(x, self.encoder.decode(payload, ctx.layout, key=ctx.key), state)
-            return payload
+            self.memory.after(x, sent, state)
+        return payload
 
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:
         """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.core.config import Config
 
@@ -22,6 +22,9 @@ class Exchange(Config, ABC):
     State is a flat dict: "send." or "recv." and the memory's own names behind the prefix of a hop.
     """
 
+    whole_tensors: ClassVar[bool] = False
+    """Needs tensors whole, as matrices: the engine does not cut its buckets into chunks."""
+
     @property
     @abstractmethod
     def hops(self) -> dict[str, Channel]:
@@ -32,6 +35,11 @@ class Exchange(Config, ABC):
     def channels(self) -> tuple[Channel, ...]:
         """The channels of the hops, in order."""
         return tuple(self.hops.values())
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Whether the result grows with what goes in, as a gradient does and a vote does not."""
+        return all(channel.compressor.keeps_scale for channel in self.channels)
 
     @abstractmethod
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:

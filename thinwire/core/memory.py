@@ -17,14 +17,22 @@ if TYPE_CHECKING:
 class Memory(Config, ABC):
     """Sender: `before`, then `after`. Receiver: `receive`, linear in what it gets.
 
+    A memory that `skips` is asked twice whether a round is worth sending: by `before`, and by `worth` once it can see
+    what the receivers would decode.
+
     The two halves have a state each. Every tensor of a state has one entry an element of the vector, so that the
     engine can cut it, store it by parameter and restore it under another plan.
     """
 
     skips: ClassVar[bool] = False
-    """`before` may return None, and nothing is sent."""
+    """`before` may return None, or `worth` False, and nothing is sent."""
     needs_scale: ClassVar[bool] = False
     """What is decoded must grow with what was sent, or the memory never settles."""
+
+    @property
+    def motion(self) -> int:
+        """How many past steps of the parameters `worth` wants to see in `Context.motion`."""
+        return 0
 
     @abstractmethod
     def init(self, like: Tensor) -> State:
@@ -40,6 +48,10 @@ class Memory(Config, ABC):
     @abstractmethod
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """What to encode in place of `x`; None when nothing is worth sending."""
+
+    def worth(self, x: Tensor, sent: Tensor, state: State, ctx: Context) -> bool:
+        """Whether `sent`, what the receivers would decode, is worth sending; if not, there is no `after`."""
+        return True
 
     @abstractmethod
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:

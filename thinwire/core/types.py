@@ -167,4 +167,6 @@ class Context:
     key: Key
     clock: Clock = field(default_factory=Clock)
     lr: float = 1.0
-    motion: tuple[float, ...] = ()  # squared lengths of the last parameter steps, newest first, for lazy memories
+    motion: tuple[float, ...] = ()
+    """Of the last parameter steps, newest first, for memories that ask: the mean square over all elements of
+    step / lr. Times the elements of a vector it is the vector's share of the squared length."""

@@ -178,7 +178,7 @@ class Wire:
             exclude=self._exclude,
         )
         fields = {"model": str([(item.name, item.shape) for _, item in self._trained]), "plan": str(self._plan)}
-        self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields)
+        self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields, self._optimizer)
         self._buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(self._plan.parcels)]
         by_name = {one.item.name: one for one in self._trained}
         self._members = [[by_name[item.name] for item in bucket.items] for bucket in self._buckets]

@@ -68,7 +68,7 @@ class Bucket:
         self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.round: Round | None = None
-        cuts = chunks(self.layout.numel, chunk_mb)
+        cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
         self.chunks = []
         for start, stop in cuts:
             layout = self.layout.cut(start, stop)

@@ -63,6 +63,7 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket]) -> dict[str, Any]:
         "round": exchanger.round,
         "seed": exchanger.seed,
         "lr": lr,
+        "motion": list(exchanger.motion.steps),
         "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
         "tensors": tensors,
     }
@@ -118,6 +119,7 @@ def restore(exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on
             piece.data.copy_(_assemble(list(held.values()), piece))
     exchanger.round = first["round"]
     exchanger.seed = first["seed"]
+    exchanger.motion.restore(first.get("motion", []))
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)

@@ -80,7 +80,7 @@ class HookState:
             "model": str([(i.name, i.shape) for i in self._items.values()]),
             "exclude": str((min_size, exclude)),
         }
-        self._exchanger = Exchanger.meet(method, model.process_group, seed, timeout, fields)
+        self._exchanger = Exchanger.meet(method, model.process_group, seed, timeout, fields, optimizer)
         self._exchanger.forget_traffic()
         self._buckets: dict[tuple[str, ...], list[Bucket]] = {}
         self._kept: checkpoint.Saved | None = None  # memories that wait for their bucket

@@ -26,6 +26,7 @@ from thinwire.engine.groups import drivers
 from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import handshake
 from thinwire.engine.lane import Lane, Work
+from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.stats import SAMPLE_EVERY, Stats, compression_error
 from thinwire.engine.watch import Watch
 from thinwire.exchange.all_reduce import AllReduce
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+    from torch.optim import Optimizer
 
     from thinwire.comm.base import Comm
     from thinwire.comm.processes import Processes
@@ -51,7 +53,14 @@ _attached = itertools.count()  # ranks attach in the same order, so this names a
 class Exchanger:
     """Runs the rounds of one method on one process group. `round` counts them, and is part of the noise's key."""
 
-    def __init__(self, method: Method, group: dist.ProcessGroup, seed: int, timeout: float) -> None:
+    def __init__(
+        self, method: Method, group: dist.ProcessGroup, seed: int, timeout: float, optimizer: Optimizer | None
+    ) -> None:
+        depth = depth_of(method)
+        if depth and optimizer is None:
+            raise ValueError(
+                f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
+            )
         self.method = method
         self.seed = seed
         self.timeout = timeout
@@ -65,6 +74,7 @@ class Exchanger:
         store = dist.PrefixStore(f"thinwire/{next(_attached)}", dist.distributed_c10d._get_default_store())
         self.watch = Watch(store, self.comm.rank, self.comm.size)
         self.lane = Lane(made, self.watch.explain)
+        self.motion = Motion(optimizer, depth)
 
     def call(self, work: Work[T]) -> T:
         """Run `work(driver)` in its turn and wait for it."""
@@ -72,10 +82,19 @@ class Exchanger:
 
     @classmethod
     def meet(
-        cls, method: Method, group: dist.ProcessGroup, seed: int, timeout: float, fields: Mapping[str, str]
+        cls,
+        method: Method,
+        group: dist.ProcessGroup,
+        seed: int,
+        timeout: float,
+        fields: Mapping[str, str],
+        optimizer: Optimizer | None,
     ) -> Exchanger:
-        """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`."""
-        exchanger = cls(method, group, seed, timeout)
+        """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`.
+
+        The optimizer's steps are measured where a memory of the method asks for them.
+        """
+        exchanger = cls(method, group, seed, timeout, optimizer)
         common = {
             "thinwire version": thinwire.__version__,
             "method": method.id,
@@ -116,7 +135,7 @@ class Exchanger:
         bucket.round = Round(handover, agreed, clocks=[clock])
         for number, chunk in enumerate(chunks):
             key = Key(self.seed, self.round, self.comm.rank, bucket.index, 0, chunk.start)
-            ctx = Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr)
+            ctx = Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr, tuple(self.motion.steps))
             sample = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0
             work = self._work(bucket, chunk, exchange, ctx, bucket.round, sample=sample)
             bucket.round.parts.append(self.lane.launch(work))
@@ -161,12 +180,14 @@ class Exchanger:
         before = old.report()
         self.forget_traffic()
         self.round, self.stats = old.round, old.stats
+        self.motion.restore(old.motion.steps)
         self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])
 
     def close(self) -> None:
         """Stop the threads."""
         self.lane.close()
         self.watch.stop()
+        self.motion.close()
 
     def _work(
         self, bucket: Bucket, chunk: Chunk, exchange: Exchange, ctx: Context, going: Round, *, sample: bool

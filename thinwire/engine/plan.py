@@ -111,8 +111,7 @@ def smallest(method: Method) -> int:
 
     A method whose result is a vote and no gradient must carry every tensor: a step of lr would mean another thing.
     """
-    scaled = all(channel.compressor.keeps_scale for channel in method.exchange.channels)
-    return MIN_SIZE if scaled else 0
+    return MIN_SIZE if method.exchange.keeps_scale else 0
 
 
 def check_exclude(items: Sequence[Item], exclude: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLE_EVERY = 50  # rounds between measurements of the compression error
 TIMED = ("encode", "wire", "decode")
+COUNTED = {"upload": "uploads", "skip": "uploads_skipped"}
 
 
 @final
@@ -30,6 +31,7 @@ class Stats:
     elements: int = 0
     skipped: int = 0  # buckets in which a gradient was not finite
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
+    marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # of memories that may skip
     nmse: float = 0.0  # of the last measurement
     bytes_before: int = 0  # sent by the methods before a switch
     messages_before: int = 0
@@ -39,6 +41,8 @@ class Stats:
         for span in spans:
             if span.what in self.seconds:
                 self.seconds[span.what] += span.stop - span.start
+            elif span.what in self.marks:
+                self.marks[span.what] += 1
 
     def report(self, sent: int, messages: int, ranks: int) -> dict[str, float]:
         """Every figure; `sent` and `messages` are counted by the drivers."""
@@ -50,6 +54,7 @@ class Stats:
             "elements": self.elements,
             "bytes_sent": sent,
             "messages": messages,
+            **{name: self.marks[what] for what, name in COUNTED.items()},
             "bits_per_element": 8 * sent / self.elements if self.elements else 0.0,
             "ratio": ring / sent if sent else 1.0,
             "nmse": self.nmse,

@@ -60,6 +60,11 @@ class Hierarchical(Exchange):
         """The outer exchange's."""
         return self.outer.hops
 
+    @property
+    def keeps_scale(self) -> bool:
+        """As the outer exchange."""
+        return self.outer.keeps_scale
+
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Inner groups, outer groups, and those that `outer` needs inside them."""
         self._check(size)

@@ -3,8 +3,11 @@
 A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
 of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
 twice and the fields, 12n bytes and more; its `gbps` is half the bytes it must move over its time, so that `ratio` is
-against a copy that moves as many. Each figure is the median of runs that take turns with copies, each after an
-untimed run of its own.
+against a copy that moves as many. `hadamard:block=B` is the Walsh-Hadamard transform of blocks in place: it reads 4n
+bytes and writes 4n. `rans:...` codes the one-byte symbols of QSGD with these settings; its `gbps` is n bytes over the
+time. `topk:ratio=R` selects places and values of the largest magnitudes; beside it stands torch.topk of the
+magnitudes, of which three runs are timed. Each figure is the median of runs that take turns with copies, each after
+an untimed run of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ import torch
 from torch import Tensor
 
 from thinwire import compressors, kernels
+from thinwire.codecs import Rans, rans
+from thinwire.core.coded import SymbolCompressor
 from thinwire.core.compressor import FusedCompressor, scheme
 from thinwire.core.payload import Payload
 from thinwire.core.types import Key, Layout
+from thinwire.kernels import selection
+from thinwire.kernels.hadamard import hadamard
 from thinwire.lab.records import Row, quantiles
 
 METHODS = (
@@ -36,6 +43,12 @@ METHODS = (
     "terngrad:clip=none",
     "natural",
     "natural-dithering:levels=8",
+    "hadamard:block=1024",
+    "hadamard:block=65536",
+    "rans:levels=4,norm=l2",
+    "rans:bits=4",
+    "topk:ratio=0.01",
+    "block-topk",
 )
 
 
@@ -44,6 +57,7 @@ class _Case:
     kernel: str
     run: Callable[[], object]
     counted: float  # bytes over time that compare with a copy's 4n
+    most: int | None = None  # timed runs, where it is slow
 
 
 def bench(
@@ -64,7 +78,51 @@ def bench(
         torch.set_num_threads(before)
 
 
+def _hadamard(block: str, x: Tensor) -> Iterator[_Case]:
+    size = int(block.removeprefix("block=") or 4096)
+    buffer = x[:1].repeat(-(-x.numel() // size) * size)  # whole blocks; the transform is its own inverse
+    yield _Case("hadamard", lambda: hadamard(buffer, size), 4.0 * buffer.numel())
+
+
+def _rans(settings: str, x: Tensor) -> Iterator[_Case]:
+    c, layout = compressors.get(f"qsgd:{settings}" if settings else "qsgd:levels=4,norm=l2"), Layout.flat(x.numel())
+    assert isinstance(c, SymbolCompressor)
+    side = torch.empty(c.side_bytes(layout), dtype=torch.uint8)
+    symbols = c.write_symbols(x, layout, Key(seed=1), side).contiguous()
+    room, back = torch.empty(Rans().bound(x.numel(), 8), dtype=torch.uint8), torch.empty_like(symbols)
+    data = room[: rans.encode(symbols, room)].clone()
+    yield _Case("rans_encode", lambda: rans.encode(symbols, room), 1.0 * x.numel())
+    yield _Case("rans_decode", lambda: rans.decode(data, back, c.width), 1.0 * x.numel())
+
+
+def _topk(settings: str, x: Tensor) -> Iterator[_Case]:
+    c = compressors.get(f"topk:{settings}" if settings else "topk")
+    assert isinstance(c, compressors.TopK)
+    k = c.most(x.numel())
+    yield _Case("topk", lambda: selection.top(x, k), 4.0 * x.numel())
+    yield _Case("torch.topk", lambda: torch.topk(x.abs(), k), 4.0 * x.numel(), most=3)
+
+
+def _block_topk(settings: str, x: Tensor) -> Iterator[_Case]:
+    c = compressors.get(f"block-topk:{settings}" if settings else "block-topk")
+    assert isinstance(c, compressors.BlockTopK)
+    yield _Case("block_topk", lambda: selection.top_blocks(x, c.block, c.k), 4.0 * x.numel())
+
+
+ALONE: dict[str, Callable[[str, Tensor], Iterator[_Case]]] = {
+    "block-topk": _block_topk,
+    "hadamard": _hadamard,
+    "rans": _rans,
+    "topk": _topk,
+}
+"""Kernels that are no compressor, by the word before the colon; they are given what is behind it."""
+
+
 def _cases(text: str, x: Tensor) -> Iterator[_Case]:
+    name, _, settings = text.partition(":")
+    if name in ALONE:
+        yield from ALONE[name](settings, x)
+        return
     c = compressors.get(text)
     if not isinstance(c, FusedCompressor):
         raise ValueError(f"{text} has no kernel of its own to time; write one of {', '.join(METHODS)}")
@@ -96,8 +154,10 @@ def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, r
     cases = [copy, *_cases(text, x)]
     times: dict[str, list[float]] = {case.kernel: [] for case in cases}
     order = random.Random(0)
-    for _ in range(repeats):
+    for turn in range(repeats):
         for case in order.sample(cases, len(cases)):
+            if case.most is not None and turn >= case.most:
+                continue
             case.run()  # untimed: clocks are up, and OpenMP's threads of the last copy no longer spin on a core
             start = time.perf_counter()
             case.run()

@@ -44,12 +44,14 @@ STEPS: dict[tuple[str, str], Step] = {
     ("onebit-adam", "digits"): Step(1e-3),
     ("onebit-adam", "fashion"): Step(1e-3),
     ("ef-signsgd", "fashion"): Step(0.05, MOMENTUM),
+    ("ef-signsgd:block=64", "fashion"): Step(0.1, MOMENTUM),
 }
 
 
 def step_of(task: Task, method: str) -> Step:
-    """What is recorded for the word before the colon and the task, else the task's own."""
-    return STEPS.get((method.partition(":")[0], task.name), Step(task.lr, MOMENTUM))
+    """What is recorded for the method and the task, or for the word before the colon, else the task's own."""
+    names = (method, method.partition(":")[0])
+    return next((STEPS[name, task.name] for name in names if (name, task.name) in STEPS), Step(task.lr, MOMENTUM))
 
 
 def optimizer_of(method: Method, step: Step, parameters: Iterable[Tensor]) -> Optimizer:

@@ -1,37 +1,80 @@
 """Papers as compositions, one file each."""
 
+from thinwire.methods.atomo import atomo
 from thinwire.methods.cast import bf16, fp16
+from thinwire.methods.demo import demo
+from thinwire.methods.dgc import dgc
 from thinwire.methods.diana import diana
+from thinwire.methods.drive import drive
 from thinwire.methods.ecq_sgd import ecq_sgd
+from thinwire.methods.eden import eden
 from thinwire.methods.ef21 import ef21
 from thinwire.methods.ef_signsgd import ef_signsgd
+from thinwire.methods.gtopk import gtopk
 from thinwire.methods.int_block import int4, int8
+from thinwire.methods.lag import lag
+from thinwire.methods.laq import laq
 from thinwire.methods.majority_vote import majority_vote
+from thinwire.methods.marina import marina
 from thinwire.methods.natural import natural
+from thinwire.methods.oktopk import oktopk
 from thinwire.methods.one_bit_sgd import one_bit_sgd
 from thinwire.methods.onebit_adam import onebit_adam
+from thinwire.methods.power_sgd import powersgd
 from thinwire.methods.qsgd import qsgd
+from thinwire.methods.qsgd_elias import qsgd_elias
+from thinwire.methods.randomk import randomk
+from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
 from thinwire.methods.signsgd import signsgd
 from thinwire.methods.signum import signum
+from thinwire.methods.sketched_sgd import sketched_sgd
+from thinwire.methods.slaq import slaq
+from thinwire.methods.sparse_loco import sparse_loco
+from thinwire.methods.strom import strom
+from thinwire.methods.suresh import srq, suresh_vlc
 from thinwire.methods.terngrad import terngrad
+from thinwire.methods.topk import topk
+from thinwire.methods.wangni import wangni
 
 __all__ = [
+    "atomo",
     "bf16",
+    "demo",
+    "dgc",
     "diana",
+    "drive",
     "ecq_sgd",
+    "eden",
     "ef21",
     "ef_signsgd",
     "fp16",
+    "gtopk",
     "int4",
     "int8",
+    "lag",
+    "laq",
     "majority_vote",
+    "marina",
     "natural",
+    "oktopk",
     "one_bit_sgd",
     "onebit_adam",
+    "powersgd",
     "qsgd",
+    "qsgd_elias",
+    "randomk",
+    "sbc",
     "sgd",
     "signsgd",
     "signum",
+    "sketched_sgd",
+    "slaq",
+    "sparse_loco",
+    "srq",
+    "strom",
+    "suresh_vlc",
     "terngrad",
+    "topk",
+    "wangni",
 ]

@@ -5,19 +5,22 @@ Sends one quantised payload to every other rank, every step; keeps one residual 
     g~ = Q_s(g + alpha h),    h = beta h + (g - g~),    x = x - (lr / n) sum_i g~_i
 
 Stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) for L2 scaling.
+With `code="rans"` the symbols take their entropy, 0.73 bits an element at s = 4 and blocks of 512 of a Gaussian,
+where fields of equal width take 4. `code="huffman"` is the paper's code, with zero runs.
 With `exchange="scatter-gather"` the owners of shards quantise their means too, with a residual of their own.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
-Departs from the paper: fields of equal width; the paper's entropy code is a codec. alpha = 0.2 and beta = 0.9 come
-from a public port. Scatter-gather is ours.
+Departs from the paper: fields of equal width unless `code` is given, since they are packed in the pass that rounds.
+alpha = 0.2 and beta = 0.9 come from a public port. Scatter-gather is ours.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from thinwire.codecs.named import Code, coded
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
@@ -33,11 +36,13 @@ def ecq_sgd(
     norm: Literal["max", "l2"] = "l2",
     block: int | None = 512,
     exchange: Named = "all-gather",
+    code: Code = "bits",
 ) -> Method:
     """Error-compensated QSGD with `levels` non-zero magnitudes.
 
     >>> ecq_sgd(alpha=0.3).id
     'ecq-sgd:alpha=0.3'
     """
-    channel = Channel(Qsgd(levels=levels, norm=norm, block=block), ErrorFeedback(alpha, beta))
+    quantiser = Qsgd(levels=levels, norm=norm, block=block)
+    channel = Channel(quantiser, ErrorFeedback(alpha, beta), coded("ecq_sgd", code))
     return Method(through("ecq_sgd", exchange, channel))

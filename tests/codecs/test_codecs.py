@@ -1,0 +1,287 @@
+"""Every codec: exact round trips, the bytes of the plain definitions, damage refused."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import plain_codes
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import thinwire
+from thinwire import PayloadError, codecs
+from thinwire.codecs import BitPack, Codec, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
+from thinwire.codecs.gaps import divisor
+from thinwire.codecs.rans import decode, encode
+from thinwire.core.config import from_json
+
+CODECS: list[Codec] = [
+    BitPack(),
+    Rans(),
+    Huffman(),
+    Huffman(zero_runs=False),
+    EliasDense("gamma"),
+    EliasDense("delta"),
+    EliasDense("omega"),
+    EliasSparse("gamma"),
+    EliasSparse("delta"),
+    EliasSparse("omega"),
+    GolombRuns(),
+    GolombRuns(rice=True),
+]
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.id)
+
+
+def symbols_of(n: int, width: int, skew: float, seed: int = 0) -> Tensor:
+    """`n` symbols below 2^width; the larger `skew`, the more of them are small."""
+    u = np.random.default_rng(seed).random(n)
+    return torch.from_numpy(np.floor(u ** (1 + skew) * 2**width).astype(np.uint8))
+
+
+def uint8(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.uint8)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[Tensor, int]:
+    """A message and its width: any symbols, or mostly zeros."""
+    width = draw(st.integers(1, 8))
+    some = st.integers(0, 2**width - 1)
+    values = draw(st.lists(st.one_of(some, st.just(0), st.just(0)) if draw(st.booleans()) else some, max_size=300))
+    return uint8(values * draw(st.sampled_from([1, 1, 7]))), width
+
+
+@each_codec
+@given(message=messages())
+@example(message=(uint8([]), 3))
+@example(message=(uint8([7]), 3))
+def test_round_trip(codec: Codec, message: tuple[Tensor, int]) -> None:
+    symbols, width = message
+    data = codec.pack(symbols, width)
+    assert data.dtype == torch.uint8
+    assert data.numel() <= codec.bound(symbols.numel(), width)
+    assert torch.equal(codec.unpack(data, symbols.numel(), width), symbols)
+
+
+@each_codec
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1001, 524_289, 1_100_001])
+def test_round_trip_of_many(codec: Codec, n: int) -> None:
+    for width, skew in [(1, 0.0), (2, 3.0), (4, 8.0), (8, 0.0), (8, 30.0)]:
+        symbols = symbols_of(n, width, skew)
+        data = codec.pack(symbols, width)
+        assert data.numel() <= codec.bound(n, width)
+        assert torch.equal(codec.unpack(data, n, width), symbols)
+
+
+@each_codec
+def test_extremes(codec: Codec) -> None:
+    for width in range(1, 9):
+        top = 2**width - 1
+        for values in (
+            [top],
+            [0],
+            [top] * 999,
+            [0] * 999,
+            [0] * 998 + [top],
+            [top] + [0] * 4000,
+            list(range(top + 1)),
+        ):
+            data = codec.pack(uint8(values), width)
+            assert data.numel() <= codec.bound(len(values), width)
+            assert codec.unpack(data, len(values), width).tolist() == values
+
+
+def plain(codec: Codec, symbols: list[int], width: int) -> bytes:
+    """What `codec` should write."""
+    match codec:
+        case EliasDense(code):
+            return plain_codes.elias_dense(symbols, code)
+        case EliasSparse(code):
+            return plain_codes.elias_sparse(symbols, code)
+        case Rans():
+            coded = plain_codes.rans(symbols)
+        case Huffman(zero_runs):
+            coded = plain_codes.huffman(symbols, zero_runs)
+        case GolombRuns(rice):
+            nonzero = sum(s > 0 for s in symbols)
+            coded = plain_codes.golomb_runs(symbols, divisor(nonzero, len(symbols), rice))
+        case _:
+            raise AssertionError(codec)
+    fields = bytes(BitPack().pack(uint8(symbols), width).tolist())
+    return b"\1" + coded if len(coded) <= len(fields) else b"\0" + fields
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda c: c.id)
+@given(message=messages())
+@settings(max_examples=60)
+def test_bytes_are_those_of_the_definition(codec: Codec, message: tuple[Tensor, int]) -> None:
+    symbols, width = message
+    if symbols.numel():
+        assert bytes(codec.pack(symbols, width).tolist()) == plain(codec, symbols.tolist(), width)
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda c: c.id)
+def test_bytes_are_those_of_the_definition_for_long_messages(codec: Codec) -> None:
+    for width, skew in [(2, 6.0), (4, 3.0), (8, 60.0)]:
+        symbols = symbols_of(20_011, width, skew)
+        assert bytes(codec.pack(symbols, width).tolist()) == plain(codec, symbols.tolist(), width)
+
+
+def test_rans_escapes_what_is_rare() -> None:
+    """Two hundred symbols that share 1% of the places."""
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(30_000) < 0.01, rng.integers(50, 250, 30_000), 0).astype(np.uint8)
+    symbols = torch.from_numpy(values)
+    data = bytes(Rans().pack(symbols, 8).tolist())
+    assert data[1] == 2 | 8
+    assert data == plain(Rans(), symbols.tolist(), 8)
+    assert torch.equal(Rans().unpack(uint8(list(data)), 30_000, 8), symbols)
+
+
+def test_rans_in_vectors_and_in_plain_code() -> None:
+    for n, width, skew in [(400_000, 4, 1.0), (270_001, 8, 0.5), (1 << 20, 3, 2.0), (1_600_003, 8, 40.0)]:
+        symbols = symbols_of(n, width, skew)
+        out, other = torch.zeros(n + 1, dtype=torch.uint8), torch.zeros(n + 1, dtype=torch.uint8)
+        used = encode(symbols, out)
+        assert encode(symbols, other, vectors=False) == used
+        assert torch.equal(out, other)
+        assert out[0] & 4  # 32 states
+        for vectors in (True, False):
+            back = torch.empty_like(symbols)
+            assert decode(out[:used], back, width, vectors) == 0
+            assert torch.equal(back, symbols)
+
+
+def test_rans_with_32_states_is_the_definition() -> None:
+    symbols = symbols_of(70_001, 4, 0.0)
+    out = torch.empty(70_001, dtype=torch.uint8)
+    used = encode(symbols, out)
+    assert bytes(out[:used].tolist()) == plain_codes.rans(symbols.tolist(), lanes=32)
+
+
+def test_rans_does_not_depend_on_the_number_of_threads() -> None:
+    symbols, before = symbols_of(1 << 20, 4, 2.0), torch.get_num_threads()
+    try:
+        made = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            made.append(Rans().pack(symbols, 4))
+            assert torch.equal(Rans().unpack(made[-1], symbols.numel(), 4), symbols)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*made)
+
+
+GOLDEN = {
+    "bitpack": "34c2ade18c779919",
+    "rans": "5d28ee5d1b6a2647",
+    "huffman": "25fa8553b3ad3773",
+    "huffman:zero_runs=false": "6e6bad4320bbbcfb",
+    "elias-dense:code=gamma": "30c45450783ce109",
+    "elias-dense:code=delta": "3a03b028a0395c21",
+    "elias-dense": "85e3542941568fb8",
+    "elias-sparse:code=gamma": "485005a984e2dcd4",
+    "elias-sparse:code=delta": "f6080d223517ff18",
+    "elias-sparse": "f4195f1825370f3d",
+    "golomb-runs": "cb025f8cd5edf0cb",
+    "golomb-runs:rice=true": "cb025f8cd5edf0cb",
+}
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.id)
+def test_golden_digest(codec: Codec) -> None:
+    """The bytes of one long message in each of four widths; a change of format is a change of version."""
+    digest = hashlib.sha256()
+    for width in (1, 2, 4, 8):
+        i = torch.arange(40_001)
+        value = (i * i * 7919 + 104_729) % 2003
+        symbols = (value * value // 2003 * value // 2003 * 2**width // 2003).to(torch.uint8)
+        digest.update(bytes(codec.pack(symbols, width).tolist()))
+    assert digest.hexdigest()[:16] == GOLDEN[codec.id]
+
+
+@each_codec
+@given(data=st.data())
+@settings(max_examples=150)
+def test_damage_never_crashes(codec: Codec, data: st.DataObject) -> None:
+    """Wrong bytes are refused, or give symbols of the right number that fit."""
+    width = data.draw(st.integers(1, 8))
+    n = data.draw(st.sampled_from([1, 5, 64, 1000]))
+    good = codec.pack(symbols_of(n, width, data.draw(st.sampled_from([0.0, 4.0, 40.0]))), width)
+    wire = bytearray(good.tolist())
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.integers(0, max(0, len(wire) - 1)))
+        if wire:
+            wire[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(wire) + 3))
+    wire = (wire + b"\7\0\1")[:cut]
+    try:
+        got = codec.unpack(uint8(list(wire)), n, width)
+    except PayloadError:
+        return
+    assert got.shape == (n,)
+    assert int(got.max()) < 2**width
+
+
+@each_codec
+@given(wire=st.binary(max_size=200), n=st.integers(0, 2000), width=st.integers(1, 8))
+def test_any_bytes(codec: Codec, wire: bytes, n: int, width: int) -> None:
+    for first in (b"", b"\1", b"\1\2\x13", b"\1\6\x13"):
+        try:
+            got = codec.unpack(uint8(list(first + wire)), n, width)
+        except PayloadError:
+            continue
+        assert got.shape == (n,)
+        assert n == 0 or int(got.max()) < 2**width
+
+
+@each_codec
+def test_what_is_short_or_long_is_refused(codec: Codec) -> None:
+    symbols = symbols_of(5000, 4, 4.0)
+    data = codec.pack(symbols, 4)
+    for wrong in (data[:-1], data[: data.numel() // 2], data[:0], torch.cat([data, uint8([0])])):
+        with pytest.raises(PayloadError):
+            codec.unpack(wrong, 5000, 4)
+    with pytest.raises(PayloadError):
+        codec.unpack(data, 4000, 4)
+    with pytest.raises(PayloadError):
+        codec.unpack(data, 0, 4)
+
+
+def test_every_flipped_bit_of_rans_is_found_or_in_range() -> None:
+    symbols = symbols_of(3000, 3, 6.0)
+    data = Rans().pack(symbols, 3)
+    found = 0
+    for byte, bit in itertools.product(range(data.numel()), range(8)):
+        wrong = data.clone()
+        wrong[byte] ^= 1 << bit
+        try:
+            assert int(Rans().unpack(wrong, 3000, 3).max()) < 8
+        except PayloadError:
+            found += 1
+    assert found > 0.99 * 8 * data.numel()
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda c: c.id)
+def test_symbols_that_do_not_fit_are_refused(codec: Codec) -> None:
+    with pytest.raises(ValueError, match="does not fit 3 bits"):
+        codec.pack(uint8([1, 8]), 3)
+    with pytest.raises(ValueError, match="uint8 symbols"):
+        codec.pack(torch.tensor([1]), 3)
+
+
+@each_codec
+def test_codecs_are_values(codec: Codec) -> None:
+    assert eval(repr(codec), vars(codecs)) == codec
+    assert from_json(codec.to_json()) == codec
+    assert thinwire.from_json(codec.to_json()).id == codec.id
+
+
+def test_unknown_code() -> None:
+    with pytest.raises(ValueError, match="write code='gamma', 'delta' or 'omega'"):
+        EliasDense("beta")  # type: ignore[arg-type]

@@ -1,0 +1,55 @@
+"""Sparse methods on quadratics that differ between ranks: the sheet's section 13."""
+
+from __future__ import annotations
+
+import pytest
+from lockstep import Quadratics, World
+
+from thinwire import METHODS, AllGather, Channel, ErrorFeedback, Layout, NoMemory
+from thinwire.compressors import TopK
+from thinwire.core.memory import Memory
+from thinwire.memory import Difference
+
+TASK = Quadratics(n=4, d=32, seed=1)
+
+
+def distance(memory: Memory) -> float:
+    world = World(AllGather(Channel(TopK(k=2), memory)), Layout.flat(32), 4)
+    return TASK.descend(world, 0.05, 400)
+
+
+def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> None:
+    """2 of 32. The sheet, with 4 of 64, has .88, .063 and 3e-5 on quadratics of its own."""
+    stalls, floors, converges = distance(NoMemory()), distance(ErrorFeedback()), distance(Difference())
+    assert stalls > 0.1
+    assert floors < 0.1 * stalls
+    assert converges < 1e-3 * floors
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("topk:ratio=0.0625", 0.02),
+        ("topk:ratio=0.125,block=16", 0.02),
+        ("randomk:ratio=0.25", 0.001),
+        ("dgc:ratio=0.125,momentum=0.5", 0.02),
+        ("gtopk:ratio=0.125", 0.03),
+        ("oktopk:ratio=0.125", 0.03),
+        ("sbc:ratio=0.125", 0.02),
+        ("strom:tau=2", 0.03),
+        ("wangni:ratio=0.25", 0.05),
+        ("sketched-sgd:ratio=0.125", 0.001),
+    ],
+)
+def test_all_of_them_descend(name: str, limit: float) -> None:
+    world = World(METHODS.parse(name).exchange, Layout.flat(32), 4)
+    assert TASK.descend(world, 0.02, 300) < limit
+
+
+def test_a_threshold_below_the_gradients_lags_behind_them() -> None:
+    """Strom's pitfall: the ranks' gradients stay near 1 at the optimum, and an element sends at most tau a step."""
+    far, near = (
+        TASK.descend(World(METHODS.parse(f"strom:tau={tau}").exchange, Layout.flat(32), 4), 0.02, 300)
+        for tau in (0.1, 2)
+    )
+    assert far > 20 * near

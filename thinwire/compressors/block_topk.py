@@ -1,0 +1,92 @@
+"""Block top-k: the k largest magnitudes of every block of 4096 elements, with 12 bits of place each.
+
+Sends, for each block of B elements, k values and k places of ceil(log2 B) bits; sizes are known beforehand. A last
+block shorter than k is sent whole.
+
+Bounds: |C(x) - x|^2 <= (1 - k/B) |x|^2 (for d < B: k/d).
+Wire: (32 + 12) 64/4096 = 0.69 bits an element as fp32, 0.44 as bf16 or fp16.
+
+>>> BlockTopK().delta(1 << 20)
+0.015625
+
+Reference: Sarfi, Thérien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025,
+arXiv 2508.15706; its code keeps 64 of each chunk of 64 x 64.
+
+Departs from the paper: blocks follow each other in the flat vector instead of tiling matrices; values are not
+quantised to 2 bits here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
+from thinwire.compressors.block import check_choice
+from thinwire.compressors.sparse import VALUES, Values, add_sparse, index_width, write_values
+from thinwire.compressors.topk import sparse_delta
+from thinwire.core.compressor import Compressor
+from thinwire.core.errors import PayloadError
+from thinwire.kernels import selection
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key, Layout
+
+
+@final
+@dataclass(frozen=True)
+class BlockTopK(Compressor):
+    """The `k` largest of every `block` elements."""
+
+    name: ClassVar[str] = "block-topk"
+    block: int = 4096
+    k: int = 64
+    values: Values = "fp32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= self.block:
+            raise ValueError(f"BlockTopK(block={self.block}, k={self.k}): write 1 <= k <= block")
+        check_choice("BlockTopK", "values", self.values, tuple(VALUES))
+
+    @property
+    def unbiased(self) -> bool:
+        """Never."""
+        return False
+
+    def omega(self, d: int) -> float | None:
+        """Biased."""
+        return None
+
+    def delta(self, d: int) -> float | None:
+        """k/B of the fullest block."""
+        return sparse_delta(min(1.0, self.k / max(1, min(d, self.block))), self.values)
+
+    def nbytes(self, layout: Layout) -> int:
+        """Values and places."""
+        count = self._count(layout)
+        return count * VALUES[self.values][0].itemsize + wide_bytes(count, index_width(self.block))
+
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Values, then places."""
+        places, values = selection.top_blocks(x.float(), self.block, self.k)
+        stop = values.numel() * VALUES[self.values][0].itemsize
+        write_values(values, body[:stop], self.values)
+        body[stop:].copy_(pack_wide(places, index_width(self.block)))
+        return None
+
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """Add every block's elements."""
+        count, (dtype, _) = self._count(layout), VALUES[self.values]
+        stop = count * dtype.itemsize
+        places = unpack_wide(body[stop:], count, index_width(self.block))
+        indices = torch.arange(count, device=body.device) // self.k * self.block + places
+        if bool((places >= self.block).any() | (indices >= layout.numel).any()):
+            raise PayloadError(f"{self.id}: a place lies outside its block")
+        add_sparse(out, indices, body[:stop].view(dtype).float(), weight)
+
+    def _count(self, layout: Layout) -> int:
+        return selection.block_entries(layout.numel, self.block, self.k)

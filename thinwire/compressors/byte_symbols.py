@@ -1,0 +1,75 @@
+"""ByteSymbols: what compressors with one byte an element share; small symbols stand for small magnitudes.
+
+The body is the side information, then the symbols in element order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor
+
+from thinwire.core.coded import SymbolCompressor
+
+if TYPE_CHECKING:
+    from thinwire.core.types import Key, Layout
+
+
+class ByteSymbols(SymbolCompressor):
+    """Say how to write and add symbols; they travel as whole bytes, or through a codec."""
+
+    @final
+    @property
+    def width(self) -> int:
+        """Whole bytes."""
+        return 8
+
+    @final
+    @property
+    def unbiased(self) -> bool:
+        """Deterministic."""
+        return False
+
+    @final
+    def omega(self, d: int) -> float | None:
+        """Biased."""
+        return None
+
+    @final
+    def nbytes(self, layout: Layout) -> int:
+        """Side information and a byte an element."""
+        return self.side_bytes(layout) + layout.numel
+
+    @final
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Side information, then symbols."""
+        side = self.side_bytes(layout)
+        body[side:].copy_(self.write_symbols(x, layout, key, body[:side]))
+        return None
+
+    @final
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """Decode and add."""
+        side = self.side_bytes(layout)
+        self.add_symbols(body[:side], body[side:], layout, out, weight)
+
+
+def fold(codes: Tensor, middle: int) -> Tensor:
+    """Codes 0 .. 255 by distance from the middle: it becomes 0, its neighbours 1 and 2, and so on; uint8.
+
+    >>> fold(torch.tensor([128, 127, 129, 0, 255]), 128).tolist()
+    [0, 1, 2, 255, 254]
+    """
+    return _order(middle).argsort().to(torch.uint8).to(codes.device)[codes.long()]
+
+
+def unfold(symbols: Tensor, middle: int) -> Tensor:
+    """The inverse of `fold`, int64."""
+    return _order(middle).to(symbols.device)[symbols.long()]
+
+
+@cache
+def _order(middle: int) -> Tensor:
+    return torch.tensor(sorted(range(256), key=lambda code: (abs(code - middle), code)))

@@ -1,0 +1,193 @@
+"""What sparsifiers share: a body of places and values, and the base of those that send chosen elements as they are.
+
+The body is the number of elements sent (32 bits), their values (`values`: fp32, bf16 or fp16), and their places, as
+`indices` says: `gaps` are Golomb coded, about log2(n/k) + 1.5 bits each, their size depends on the data; `packed` are
+fields of ceil(log2 n) bits. A vector that holds NaN or inf decodes to NaN everywhere: an element that was not sent
+cannot be told from one that was lost.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple, final
+
+import torch
+
+from thinwire.codecs.gaps import pack_gaps, unpack_gaps
+from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
+from thinwire.compressors.block import check_choice
+from thinwire.core.compressor import Compressor, scheme
+from thinwire.core.errors import PayloadError
+from thinwire.core.payload import Payload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Key, Layout
+
+Values = Literal["fp32", "bf16", "fp16"]
+Indices = Literal["gaps", "packed"]
+VALUES = {"fp32": (torch.float32, 0.0), "bf16": (torch.bfloat16, 2.0**-9), "fp16": (torch.float16, None)}
+"""The numbers, and the relative error of one: fp16 loses small ones whole."""
+
+
+class Places(NamedTuple):
+    """One way to write ascending places below n: the most bytes for up to `count` of them, to bytes, and back."""
+
+    bound: Callable[[int, int], int]
+    pack: Callable[[Tensor, int], Tensor]
+    unpack: Callable[[Tensor, int, int], Tensor]
+
+
+class Form(NamedTuple):
+    """How values and places are written."""
+
+    values: Values
+    indices: Indices
+
+
+def check_form(name: str, form: Form) -> None:
+    """Refuse words that name no form."""
+    check_choice(name, "values", form.values, tuple(VALUES))
+    check_choice(name, "indices", form.indices, tuple(PLACES))
+
+
+def how_many(ratio: float, k: int | None, n: int) -> int:
+    """Elements to keep of n: `k`, or the share `ratio`, and at least one.
+
+    >>> how_many(0.01, None, 1000), how_many(0.01, None, 3), how_many(0.01, 64, 10)
+    (10, 1, 10)
+    """
+    return min(n, max(1, round(ratio * n)) if k is None else k)
+
+
+def check_count(name: str, ratio: float, k: int | None) -> None:
+    """Refuse shares outside 0 .. 1 and counts below 1."""
+    if not 0 < ratio <= 1:
+        raise ValueError(f"{name}(ratio={ratio}) is outside 0 < ratio <= 1; write {name}(ratio=0.01)")
+    if k is not None and k < 1:
+        raise ValueError(f"{name}(k={k}): write k >= 1, or leave it out for a share of the elements")
+
+
+def write_values(values: Tensor, body: Tensor, form: Values) -> None:
+    """Fill `body`; finite values beyond the range are saturated, as Cast does."""
+    dtype, _ = VALUES[form]
+    top = torch.finfo(dtype).max
+    body.view(dtype).copy_(torch.where(values.isfinite(), values.clamp(-top, top), values))
+
+
+def add_sparse(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
+    """Add the sparse vector to `out`, in place; NaN everywhere if a value is not finite."""
+    if bool(values.isfinite().all()):
+        out.index_add_(0, indices, values * weight)
+    else:
+        out.fill_(torch.nan)
+
+
+def read_count(body: Tensor, most: int) -> int:
+    """The number of elements at the start of a body."""
+    count = int(body[:4].view(torch.int32)) if body.numel() >= 4 else -1
+    if not 0 <= count <= most:
+        raise PayloadError(f"a body of 0 to {most} elements cannot hold {count}")
+    return count
+
+
+class SparseCompressor(Compressor):
+    """Say how many elements there can be (`most`) and which (`pick`); the rest is given."""
+
+    fixed_size = False
+
+    @property
+    @abstractmethod
+    def form(self) -> Form:
+        """How values and places are written."""
+
+    @abstractmethod
+    def most(self, n: int) -> int:
+        """The largest number of elements that `pick` takes of n."""
+
+    @abstractmethod
+    def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Places (int64, ascending) and values of the elements to send of a float32 vector."""
+
+    @final
+    def nbytes(self, layout: Layout) -> int:
+        """The most that it can be."""
+        return self._bytes(self.most(layout.numel), layout.numel)
+
+    @final
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """Pick and write."""
+        return self._fill(*self.pick(x.float(), key), layout.numel, body)
+
+    @final
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """Read and add."""
+        add_sparse(out, *self._read(body, layout.numel), weight)
+
+    @final
+    def seal(self, indices: Tensor, values: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
+        """A payload of elements that were chosen elsewhere."""
+        payload = Payload.new(self._bytes(indices.numel(), layout.numel), values.device)
+        used = self._fill(indices, values, layout.numel, payload.body)
+        return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
+
+    @final
+    def open(self, data: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
+        """The elements of a payload, after every check of it: places (ascending) and values."""
+        payload = Payload(data)
+        payload.open(scheme(self, layout), key=key)
+        return self._read(payload.aligned().body, layout.numel)
+
+    def _bytes(self, count: int, n: int) -> int:
+        return 4 + count * VALUES[self.form.values][0].itemsize + PLACES[self.form.indices].bound(count, n)
+
+    def _fill(self, indices: Tensor, values: Tensor, n: int, body: Tensor) -> int:
+        count = indices.numel()
+        stop = 4 + count * VALUES[self.form.values][0].itemsize
+        places = PLACES[self.form.indices].pack(indices, n)
+        body[:4].view(torch.int32).fill_(count)
+        write_values(values, body[4:stop], self.form.values)
+        body[stop : stop + places.numel()].copy_(places)
+        return stop + places.numel()
+
+    def _read(self, body: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        dtype, _ = VALUES[self.form.values]
+        count = read_count(body, n)
+        stop = 4 + count * dtype.itemsize
+        if body.numel() < stop:
+            raise PayloadError(f"{self.id}: {count} values take {stop} bytes; {body.numel()} arrived")
+        indices = PLACES[self.form.indices].unpack(body[stop:], count, n)
+        return indices, body[4:stop].view(dtype).float()
+
+
+def most_gaps(k: int, n: int) -> int:
+    """The most bytes that the gaps of up to `k` places below `n` can take.
+
+    `bound_gaps` is for exactly k, and not the larger for a larger k. A place takes at most 4 bits more than the
+    length of n/k, all places 9/8 of a bit for each of the n.
+    """
+    return 8 + -(-min(k * (4 + (n // max(1, k) + 1).bit_length()), 9 * n // 8) // 8)
+
+
+def index_width(n: int) -> int:
+    """Bits of a place below n."""
+    return max(1, (n - 1).bit_length())
+
+
+def _unpack(data: Tensor, count: int, n: int) -> Tensor:
+    indices = unpack_wide(data, count, index_width(n))
+    if count and not (bool((indices.diff() > 0).all()) and int(indices[-1]) < n):
+        raise PayloadError(f"places are not ascending numbers below {n}")
+    return indices
+
+
+PLACES: dict[str, Places] = {
+    "gaps": Places(most_gaps, pack_gaps, unpack_gaps),
+    "packed": Places(
+        lambda count, n: wide_bytes(count, index_width(n)),
+        lambda indices, n: pack_wide(indices, index_width(n)),
+        _unpack,
+    ),
+}

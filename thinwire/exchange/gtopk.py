@@ -1,0 +1,112 @@
+"""gTop-k: sums of k elements meet in pairs, and each pair keeps the k largest of what it has.
+
+Sends k values and places in each of log2 n rounds, so n hardly matters; all ranks work in every round:
+
+    p_i = x_i + e_i,   S_i = the k largest of p_i
+    round r: rank i and rank i xor 2^r swap their sums; both add them and keep the k largest
+    out = (1/n) S after the last round, the same bits on every rank
+
+Ranks beyond the largest power of two give their S_i to a partner first and get the result from it.
+An element that a rank gave and that is dropped in any round stays in that rank's residual: every rank sees the sums
+of its own half of the tree, so it knows. What comes out and the residuals add up to what went in:
+n out + sum_i e_i' = sum_i (x_i + e_i).
+
+Reference: Shi, Wang, Zhao, Tang, Wang, Huang, Chu, "A distributed synchronous SGD algorithm with global top-k
+sparsification for low bandwidth networks", ICDCS 2019, arXiv 1901.04359, algorithms 2 to 4.
+
+Departs from the paper: all ranks merge, instead of a tree and a broadcast: the same sums in half the rounds. The
+paper keeps in the residual what is not among the final places; an element that was dropped on one side of the tree
+but whose place came in from the other would be lost, and is kept here. Any number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire.compressors.topk import TopK
+from thinwire.core.channel import Channel, empty
+from thinwire.core.exchange import Exchange, halves
+from thinwire.exchange.sparse import Sparse, among, check_top, settle
+from thinwire.kernels import selection
+from thinwire.memory.error_feedback import ErrorFeedback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.types import Context, Layout, State
+
+
+@final
+@dataclass(frozen=True)
+class GTopK(Exchange):
+    """The mean over all ranks of about the `compressor.k` largest elements of the sum."""
+
+    name: ClassVar[str] = "gtopk"
+    compressor: TopK = field(default_factory=lambda: TopK(ratio=0.001))
+
+    def __post_init__(self) -> None:
+        check_top("GTopK", self.compressor)
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """What a rank sends in a round; the residual is its memory."""
+        return {"": Channel(self.compressor, ErrorFeedback())}
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """The residual."""
+        like = torch.empty(layout.numel, device=device)
+        return halves(self.hops[""], like, like)
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """The mean over ranks."""
+        rank, size = ctx.comm.rank, ctx.comm.size
+        cube = 1 << (size.bit_length() - 1)  # ranks that merge; the others are guests of theirs
+        with ctx.clock.span("encode"):
+            p = x.float() + state["send.residual"]
+            own = selection.top(p, self.compressor.most(x.numel()))
+        if rank >= cube:
+            await ctx.comm.swap(self._seal(own, ctx, 0), [rank - cube])
+            total = self._open(await self._from(rank - cube, ctx), ctx, 1)
+            kept = self._open(await self._from(rank - cube, ctx), ctx, 2)[0]
+            return settle(total, kept, p, state["send.residual"], size)
+
+        given, total = [own[0]], own  # what is left of what the rank, and its guest, gave
+        guest = rank + cube if rank + cube < size else None
+        if guest is not None:
+            theirs = self._open(await self._from(guest, ctx), ctx, 0)
+            given.append(theirs[0])
+            total = self._merge(total, theirs, given, ctx)
+        for r in range(cube.bit_length() - 1):
+            peer = rank ^ 1 << r
+            equal = self.compressor.indices == "packed"
+            data = (await ctx.comm.swap(self._seal(total, ctx, 3 + r), [peer], equal=equal))[peer]
+            total = self._merge(total, self._open(data, ctx, 3 + r), given, ctx)
+        if guest is not None:
+            await ctx.comm.swap(self._seal(total, ctx, 1), [guest])
+            await ctx.comm.swap(self._seal((given[1], torch.zeros_like(given[1], dtype=p.dtype)), ctx, 2), [guest])
+        return settle(total, given[0], p, state["send.residual"], size)
+
+    def _merge(self, a: Sparse, b: Sparse, given: list[Tensor], ctx: Context) -> Sparse:
+        """The k largest of the sum; `given` loses what is not among them."""
+        with ctx.clock.span("decode"):
+            places, values = selection.merge(a, b)
+            best, values = selection.top(values, self.compressor.most(ctx.layout.numel))
+            places = places[best]
+            given[:] = [part[among(part, places)] for part in given]
+            return places, values
+
+    async def _from(self, peer: int, ctx: Context) -> Tensor:
+        return (await ctx.comm.swap(empty(torch.empty(0)), [peer]))[peer]
+
+    def _seal(self, sparse: Sparse, ctx: Context, hop: int) -> Tensor:
+        with ctx.clock.span("encode"):
+            key = ctx.key.fold(hop=ctx.key.hop + hop)
+            return self.compressor.seal(*sparse, ctx.layout, key).data
+
+    def _open(self, data: Tensor, ctx: Context, hop: int) -> Sparse:
+        with ctx.clock.span("decode"):
+            return self.compressor.open(data, ctx.layout, ctx.key.fold(hop=ctx.key.hop + hop))

@@ -1,0 +1,85 @@
+"""Mean of senders: an all-gather in which each coefficient is averaged over the ranks that sent it.
+
+Sends (n-1) payloads a step and rank. With S_j the ranks whose payload holds coefficient j of an orthonormal basis:
+
+    c_j = (1/|S_j|) sum_{i in S_j} c_ij   (0 where nobody sent it),    out = the vector of c, or its sign
+
+All ranks add the same floats in the same order, so replicas stay bitwise equal.
+
+Reference: Peng, Quesnelle, Kingma, "Decoupled momentum optimization", 2024, arXiv 2411.19870, and the authors' code.
+
+Departs from the code: nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire.compressors.basis import BasisCompressor
+from thinwire.core.channel import Channel, check_channel
+from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.memory import NoMemory
+from thinwire.memory.error_feedback import ErrorFeedback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.types import Context, Layout, State
+
+
+@final
+@dataclass(frozen=True)
+class MeanOfSenders(Exchange):
+    """The mean over those that sent, coefficient by coefficient; with `sign`, only -1, 0 or +1 of each element."""
+
+    name: ClassVar[str] = "mean-of-senders"
+    channel: Channel
+    sign: bool = False
+
+    def __post_init__(self) -> None:
+        check_channel("MeanOfSenders", self.channel)
+        if not isinstance(self.channel.compressor, BasisCompressor):
+            raise ValueError(
+                f"MeanOfSenders counts who sent a coefficient, and {self.channel.compressor.id} sends none; "
+                "write MeanOfSenders(Channel(DctTopK(), ErrorFeedback()))"
+            )
+        if not isinstance(self.channel.memory, NoMemory | ErrorFeedback):
+            raise ValueError(
+                f"{self.channel.memory!r} has a half at the receiver, which means over all ranks; "
+                "write Channel(..., ErrorFeedback())"
+            )
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """One."""
+        return {"": self.channel}
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Not with `sign`."""
+        return not self.sign
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """The sender's memory."""
+        like = torch.empty(layout.numel, device=device)
+        return halves(self.channel, like, like)
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """The mean over senders."""
+        payload = self.channel.send(x, part(state, "send."), ctx)
+        assert payload is not None
+        arrived = await ctx.comm.all_gather(payload.data, equal=True)
+        with ctx.clock.span("decode"):
+            code = self.channel.compressor
+            assert isinstance(code, BasisCompressor)
+            total, senders = torch.zeros(2, ctx.layout.numel, device=x.device)
+            for data in arrived:
+                places, values = code.open(data, ctx.layout, ctx.key)
+                total[places] += values
+                senders[places] += 1
+            out = code.synthesise(total / senders.clamp(min=1), ctx.layout)
+            return torch.where(out.isnan(), out, out.sign()) if self.sign else out

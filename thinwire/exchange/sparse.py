@@ -1,0 +1,50 @@
+"""What the exchanges of sparse sums share: k-sparse vectors as (places ascending, values), and their checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from thinwire.compressors.topk import TopK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Sparse = tuple["Tensor", "Tensor"]
+
+
+def check_top(exchange: str, compressor: object) -> None:
+    """Refuse what is not an exact top-k."""
+    if not isinstance(compressor, TopK) or compressor.values != "fp32":
+        raise ValueError(
+            f"{exchange} merges the float32 sums of its ranks, and {compressor!r} does not send those; "
+            f"write {exchange}(TopK(ratio=0.001))"
+        )
+
+
+def among(places: Tensor, others: Tensor) -> Tensor:
+    """Which of `places` are in `others`; both ascending.
+
+    >>> among(torch.tensor([1, 5, 9]), torch.tensor([0, 5]))
+    tensor([False,  True, False])
+    """
+    if not others.numel():
+        return torch.zeros_like(places, dtype=torch.bool)
+    at = torch.searchsorted(others, places).clamp_(max=others.numel() - 1)
+    return others[at] == places
+
+
+def settle(total: Sparse, kept: Tensor, p: Tensor, residual: Tensor, ranks: int) -> Tensor:
+    """The mean from the sum, with the residual set to p but for `kept`, the places of what this rank gave to the sum.
+
+    If the sum is not finite the mean is NaN everywhere, and the residual stays as it was.
+    """
+    places, values = total
+    out = torch.zeros_like(p)
+    if not bool(values.isfinite().all()):
+        return out.fill_(torch.nan)
+    out[places] = values / ranks
+    residual.copy_(p)
+    residual[kept] = 0.0
+    return out

@@ -1,0 +1,157 @@
+// rANS with a static histogram: the model of a message, and one chunk of it in plain code.
+// A state x in [2^15, 2^31) takes symbol s of frequency f and start c (of 2^12) as
+//     x = (x div f) 2^12 + x mod f + c,
+// after its low 16 bits went to the stream where x >= 2^19 f. Symbol i belongs to state i mod LANES; all states of a
+// chunk share one stream, written from the end, and start at 2^15: a decoder that does not end there was fed damage.
+#pragma once
+#include "elias.h"
+
+namespace {
+
+constexpr int BITS = 12, TOTAL = 1 << BITS;
+constexpr uint32_t LOW = 1u << 15;
+
+struct Model {
+    uint32_t freq[256];     // sums to TOTAL; of the escape: that of all rare symbols together
+    uint32_t magic[256];    // x div f = x * magic >> shift, exact for x < 2^19 f
+    uint32_t packed[256];   // f | c << 12 | shift << 24
+    uint32_t slot[TOTAL];   // symbol | f << 8 | (slot - c) << 20
+    int last = 0;           // largest symbol with a frequency
+    int escape = -1;        // smallest rare symbol: stands for all of them, which follow in a message of their own
+    bool rare[256];
+
+    // The tables of `freq`. `encoder`: the first three; else the slots.
+    void fill(bool encoder) {
+        uint32_t c = 0;
+        for (int s = 0; s < 256; c += freq[s++]) {
+            const uint32_t f = freq[s];
+            if (!f) continue;
+            last = s;
+            if (!encoder) {
+                for (uint32_t k = 0; k < f; ++k) slot[c + k] = s | f << 8 | k << 20;
+                continue;
+            }
+            const int k = log2_floor(f), shift = f & (f - 1) ? 32 + k : 31 + k;
+            magic[s] = (uint32_t)(((1ull << shift) + f - 1) / f);
+            packed[s] = f | c << 12 | (uint32_t)shift << 24;
+        }
+        if (encoder && escape >= 0)
+            for (int s = 0; s < 256; ++s)
+                if (rare[s]) magic[s] = magic[escape], packed[s] = packed[escape];
+    }
+};
+
+// Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Ones too rare for that share one.
+void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes) {
+    uint64_t count[256];
+    memcpy(count, counts, sizeof count);
+    memset(m.rare, 0, sizeof m.rare);
+    m.escape = -1;
+    int rares = 0;
+    for (int s = 0; s < 256; ++s) rares += m.rare[s] = count[s] && count[s] * 2 * TOTAL < n;
+    if (escapes && rares > 1) {
+        for (int s = 255; s >= 0; --s)
+            if (m.rare[s]) m.escape = s;
+        for (int s = 0; s < 256; ++s)
+            if (m.rare[s] && s != m.escape) count[m.escape] += count[s], count[s] = 0;
+    }
+    int64_t over = -TOTAL;
+    for (int s = 0; s < 256; ++s) {
+        const uint64_t f = (count[s] * TOTAL + n / 2) / n;
+        m.freq[s] = (uint32_t)(count[s] ? f < 1 ? 1 : f > TOTAL - 1 ? TOTAL - 1 : f : 0);
+        over += m.freq[s];
+    }
+    for (; over; over += over > 0 ? -1 : 1) {  // where it costs least: count / frequency smallest, or largest
+        int best = -1;
+        for (int s = 0; s < 256; ++s) {
+            if (!m.freq[s] || (over > 0 && m.freq[s] == 1)) continue;
+            const int d = over > 0 ? -1 : 1;
+            const uint64_t mine = count[s] * (2 * m.freq[best < 0 ? s : best] + d);
+            const uint64_t other = best < 0 ? 0 : count[best] * (2 * m.freq[s] + d);
+            if (best < 0 || (over > 0 ? mine < other : mine > other)) best = s;
+        }
+        m.freq[best] += over > 0 ? -1 : 1;
+    }
+}
+
+// log2(x) in 1/256, rounded down; whole numbers only, so that it is the same everywhere.
+inline uint64_t log2_256(uint64_t x) {
+    const int k = log2_floor(x);
+    uint64_t v = k > 31 ? x >> (k - 31) : x << (31 - k), r = k;
+    for (int i = 0; i < 8; ++i) {
+        v = v * v >> 31;
+        r = r << 1 | v >> 32;
+        v >>= v >> 32;
+    }
+    return r;
+}
+
+// Bytes that the words of a message will take, about.
+uint64_t estimate(const Model& m, const uint64_t* count) {
+    uint64_t bits = 0;
+    for (int s = 0; s < 256; ++s)
+        if (count[s]) bits += (count[s] * (BITS * 256 - log2_256(m.freq[m.escape >= 0 && m.rare[s] ? m.escape : s]))) >> 8;
+    return bits / 8;
+}
+
+// Writes the word before p even where it is not kept: a branch would often be guessed wrong.
+inline void push(uint32_t& x, uint8_t*& p, const Model& m, uint8_t s) {
+    const uint32_t e = m.packed[s], f = e & 0xFFF;
+    const int full = x >= f << 19;
+    p[-2] = (uint8_t)x;
+    p[-1] = (uint8_t)(x >> 8);
+    p -= 2 * full;
+    x >>= 16 * full;
+    const uint32_t q = (uint32_t)((uint64_t)x * m.magic[s] >> (e >> 24));
+    x += q * (TOTAL - f) + (e >> 12 & 0xFFF);
+}
+
+// Words for s[0..n) written downwards from `end`; returns where they start. The states stay in x.
+template <int LANES>
+uint8_t* push_all(const Model& m, const uint8_t* s, int64_t n, uint32_t* states, uint8_t* end) {
+    uint32_t x[LANES];
+    memcpy(x, states, sizeof x);
+    int64_t i = n;
+    for (; i % LANES; --i) push(x[(i - 1) % LANES], end, m, s[i - 1]);
+    for (; i; i -= LANES)
+        for (int k = LANES - 1; k >= 0; --k) push(x[k], end, m, s[i - LANES + k]);
+    memcpy(states, x, sizeof x);
+    return end;
+}
+
+inline uint8_t pop(uint32_t& x, const uint8_t*& p, const uint8_t* end, const Model& m, bool& enough) {
+    const uint32_t e = m.slot[x & (TOTAL - 1)];
+    x = (e >> 8 & 0xFFF) * (x >> BITS) + (e >> 20);
+    if (x < LOW) {
+        enough &= end - p >= 2;
+        if (enough) {
+            x = x << 16 | p[0] | p[1] << 8;
+            p += 2;
+        }
+    }
+    return (uint8_t)e;
+}
+
+// The words from p on into s[0..n); false when they run out.
+template <int LANES>
+bool pop_all(const Model& m, const uint8_t*& p, const uint8_t* end, uint8_t* s, int64_t n, uint32_t* states) {
+    uint32_t x[LANES];
+    memcpy(x, states, sizeof x);
+    bool enough = true;
+    int64_t i = 0;
+    for (; i + LANES <= n && end - p >= 2 * LANES; i += LANES) {  // enough words for whatever comes
+        for (int k = 0; k < LANES; ++k) {
+            const uint32_t e = m.slot[x[k] & (TOTAL - 1)];
+            const uint32_t y = (e >> 8 & 0xFFF) * (x[k] >> BITS) + (e >> 20);
+            const uint32_t more = y < LOW, w = p[0] | p[1] << 8;
+            x[k] = y << 16 * more | (w & -more);
+            p += 2 * more;
+            s[i + k] = (uint8_t)e;
+        }
+    }
+    for (; i < n; ++i) s[i] = pop(x[i % LANES], p, end, m, enough);
+    memcpy(states, x, sizeof x);
+    return enough;
+}
+
+}  // namespace

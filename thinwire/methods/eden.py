@@ -1,0 +1,30 @@
+"""EDEN: any number of bits an element after a random rotation, unbiased.
+
+Sends b + 32/B bits an element to every other rank, every step; keeps no state. Each rank draws its own rotation.
+
+    x = x - (lr / n) sum_i S_i R_i' c(R_i g_i),    S_i = |R_i g_i|^2 / <c, R_i g_i>
+
+with c the nearest Lloyd-Max centroids of a Gaussian.
+
+Reference: Vargaftik, Ben Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher, "EDEN: communication-efficient and
+robust distributed mean estimation for federated learning", ICML 2022, arXiv 2108.08842.
+
+Departs from the paper: see thinwire.compressors.eden. Every rank decodes in place of a server.
+"""
+
+from __future__ import annotations
+
+from thinwire.compressors.eden import Eden
+from thinwire.core.channel import Channel
+from thinwire.core.method import Method, method
+from thinwire.exchange.named import Named, through
+
+
+@method("eden")
+def eden(bits: float = 2, block: int = 4096, exchange: Named = "all-gather") -> Method:
+    """`bits` an element, 1/64 to 4, in rotated blocks of `block` elements.
+
+    >>> eden(bits=0.5).id
+    'eden:bits=0.5'
+    """
+    return Method(through("eden", exchange, Channel(Eden(bits, block=block))))

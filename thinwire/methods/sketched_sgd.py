@@ -1,0 +1,25 @@
+"""Sketched SGD: ranks add sketches of their gradients, find the heavy elements in the sum, and add those exactly.
+
+Sends 2 (n-1)/n of (rows width + fetch) k values, k = round(ratio d), every step, whatever n is. Keeps one residual a
+rank. See thinwire.exchange.sketched for the equations.
+
+Reference: Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora, "Communication-efficient distributed SGD with
+sketching", NeurIPS 2019, arXiv 1903.04488.
+
+Departs from the paper: see thinwire.exchange.sketched.
+"""
+
+from __future__ import annotations
+
+from thinwire.core.method import Method, method
+from thinwire.exchange.sketched import Sketched
+
+
+@method("sketched-sgd")
+def sketched_sgd(ratio: float = 0.001, rows: int = 5, width: float = 4.0, fetch: float = 4.0) -> Method:
+    """The largest `ratio` of the elements of the sum, found in `rows` of `width` k counters.
+
+    >>> sketched_sgd(ratio=0.01).id
+    'sketched-sgd:ratio=0.01'
+    """
+    return Method(Sketched(ratio, rows, width, fetch))
