@@ -125,7 +125,7 @@ def test_settings_out_of_range(make: Callable[[], object], message: str) -> None
     ("text", "message"),
     [
         ("qsdg:bits=4", "unknown compressor 'qsdg'; did you mean 'qsgd'"),
-        ("zzz", "unknown compressor 'zzz'; there are cast, "),
+        ("zzz", "unknown compressor 'zzz'; there are atomo-entries, "),
         ("qsgd:bit=4", "compressor 'qsgd' has no setting 'bit'; did you mean 'bits'"),
         ("qsgd:4", r"'4' in 'qsgd:4' is not key=value; write qsgd:bits=\.\.\."),
         ("qsgd:bits=99", "fields have 1 to 8 bits"),

@@ -18,7 +18,7 @@ from thinwire.comm import Comm
 from thinwire.comm.processes import Processes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-SUMMED_BY_THE_BACKEND = {"sgd", "fp16", "bf16"}
+SUMMED_BY_THE_BACKEND = {"sgd", "fp16", "bf16", "powersgd", "randomk", "sketched-sgd", "marina"}
 
 
 async def exchange_twice(comm: Comm, method: str, device: str) -> Tensor:

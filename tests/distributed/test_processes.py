@@ -89,6 +89,7 @@ def every_method(names: list[str]) -> dict[str, Tensor]:
 
 SUMMED_BY_THE_BACKEND = {
     "sgd": 1e-6,
+    "marina": 1e-5,
     "fp16": 0.05,
     "bf16": 0.05,
     "powersgd": 1e-4,

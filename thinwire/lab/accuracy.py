@@ -10,7 +10,7 @@ from thinwire.lab.records import Row
 from thinwire.lab.train import Job
 
 BASELINE = "sgd"
-METHODS = ("qsgd:bits=4", "ecq-sgd", "ef-signsgd:block=64")
+METHODS = ("qsgd:bits=4", "ecq-sgd", "ef-signsgd:exchange=all-gather,block=64")
 FIELDS = ("task", "method", "seed", "accuracy", "loss", "bytes_sent", "ratio", "epochs", "workers", "lr", "seconds")
 
 

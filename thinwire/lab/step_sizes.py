@@ -45,6 +45,7 @@ STEPS: dict[tuple[str, str], Step] = {
     ("onebit-adam", "fashion"): Step(1e-3),
     ("ef-signsgd", "fashion"): Step(0.05, MOMENTUM),
     ("ef-signsgd:block=64", "fashion"): Step(0.1, MOMENTUM),
+    ("ef-signsgd:exchange=all-gather,block=64", "fashion"): Step(0.1, MOMENTUM),
 }
 
 
