@@ -7,12 +7,16 @@ import torch
 from battery import INSTANCES, LAYOUT, vector
 
 from thinwire import Key, encode_with_feedback
+from thinwire.compressors import AtomoSpectral
 from thinwire.core.compressor import Compressor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+BY_US = [c for c in INSTANCES if not isinstance(c, AtomoSpectral)]  # whose bits do not hang on a library's SVD
+
+
+@pytest.mark.parametrize("c", BY_US, ids=lambda c: c.id)
 @pytest.mark.parametrize("kind", ["gauss", "heavy", "denormal"])
 def test_gpu_and_cpu_agree_bit_for_bit(c: Compressor, kind: str) -> None:
     x, e = vector(LAYOUT.numel, kind), vector(LAYOUT.numel, seed=3) * 0.1

@@ -80,7 +80,7 @@ def write_values(values: Tensor, body: Tensor, form: Values) -> None:
 def add_sparse(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
     """Add the sparse vector to `out`, in place; NaN everywhere if a value is not finite."""
     if bool(values.isfinite().all()):
-        out.index_add_(0, indices, values * weight)
+        out[indices] = out[indices] + values * weight  # index_add_ flushes denormals on a GPU
     else:
         out.fill_(torch.nan)
 

@@ -77,6 +77,7 @@ def accuracy(data: Path) -> str:
         [
             task,
             f"`{method}`",
+            several[0]["epochs"],
             f"{100 * means[task, method]:.2f}%",
             f"{100 * (means[task, method] - means[task, 'sgd']):+.2f}",
             f"{min(100 * float(r['accuracy']) for r in several):.2f} to "
@@ -85,8 +86,10 @@ def accuracy(data: Path) -> str:
         ]
         for (task, method), several in groups.items()
     ]
-    head = ["task", "method", "mean accuracy", "points to float32", "seeds from, to", "less sent"]
-    return _table(head, body, left=2) + _where(rows[0], "thinwire bench accuracy --task digits|fashion --seeds 3")
+    head = ["task", "method", "epochs", "mean accuracy", "points to float32", "seeds from, to", "less sent"]
+    return _table(head, body, left=2) + _where(
+        rows[0], "thinwire bench accuracy --task digits --epochs 20` and `--task fashion"
+    )
 
 
 def step(data: Path) -> str:
