@@ -15,12 +15,17 @@ from torch.distributed import checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, Method, Overlap
+from thinwire import METHODS, Comm, Layout, Method, Overlap
 from thinwire.engine.checkpoint import read
+from thinwire.sync import Grad
 
 ONE = Overlap()
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20)
-STATEFUL = ["ecq-sgd", "ef-signsgd", "one-bit-sgd", "diana", "ef21", "signum", "powersgd"]
+STATEFUL = [
+    name
+    for name in METHODS
+    if METHODS[name]().exchange.init(Layout.flat(600), Comm(0, 2)) and METHODS[name]().sync.of == Grad()
+]  # every method that remembers something; Adam's momentum is the optimizer's
 DOUBLE = "ef-signsgd"  # memories on both hops: every rank owns a shard
 
 
