@@ -13,6 +13,7 @@ from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.huffman import Huffman
 from thinwire.codecs.rans import Rans
 from thinwire.core.codec import Codec
+from thinwire.core.config import check_choice
 
 Code = Literal["bits", "rans", "huffman"]
 
@@ -21,6 +22,5 @@ CODES: dict[str, Codec] = {"bits": BitPack(), "rans": Rans(), "huffman": Huffman
 
 def coded(method: str, code: Code) -> Codec:
     """The codec called `code`."""
-    if code not in CODES:
-        raise ValueError(f"{method}(code={code!r}): write code={' or '.join(map(repr, CODES))}")
+    check_choice(method, "code", code, tuple(CODES))
     return CODES[code]

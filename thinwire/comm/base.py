@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
 
+import torch
 from torch import Tensor
 
 T = TypeVar("T")
@@ -92,6 +93,16 @@ class Traffic:
         """Add one message a tensor."""
         self.messages += len(tensors)
         self.bytes += sum(t.numel() * t.element_size() for t in tensors)
+
+
+def to_tensor(data: bytes) -> Tensor:
+    """Bytes as a request carries them."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def to_bytes(data: Tensor) -> bytes:
+    """And back."""
+    return data.cpu().numpy().tobytes()
 
 
 def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:

@@ -143,12 +143,6 @@ def check_block(name: str, block: int | None) -> None:
         raise ValueError(f"{name}(block={block}): write a positive block size, or None for one block")
 
 
-def check_choice(name: str, field: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse a value that is not one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name}({field}={value!r}): write {field}={' or '.join(map(repr, choices))}")
-
-
 def check_bits(name: str, bits: int, lowest: int = 1) -> None:
     """Refuse a field width that cannot be packed."""
     if not isinstance(bits, int) or not lowest <= bits <= 8:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.compressors.block import check_choice
 from thinwire.compressors.sparse import VALUES, Values, add_sparse, index_width, write_values
 from thinwire.compressors.topk import sparse_delta
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
+from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class BlockTopK(Compressor):
+class BlockTopK(Biased):
     """The `k` largest of every `block` elements."""
 
     name: ClassVar[str] = "block-topk"
@@ -51,15 +51,6 @@ class BlockTopK(Compressor):
         if not 1 <= self.k <= self.block:
             raise ValueError(f"BlockTopK(block={self.block}, k={self.k}): write 1 <= k <= block")
         check_choice("BlockTopK", "values", self.values, tuple(VALUES))
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """k/B of the fullest block."""

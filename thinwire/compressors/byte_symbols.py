@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from thinwire.core.coded import SymbolCompressor
+from thinwire.core.compressor import Biased
 
 if TYPE_CHECKING:
     from thinwire.core.types import Key, Layout
 
 
-class ByteSymbols(SymbolCompressor):
+class ByteSymbols(Biased, SymbolCompressor):
     """Say how to write and add symbols; they travel as whole bytes, or through a codec."""
 
     @final
@@ -25,17 +26,6 @@ class ByteSymbols(SymbolCompressor):
     def width(self) -> int:
         """Whole bytes."""
         return 8
-
-    @final
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    @final
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     @final
     def nbytes(self, layout: Layout) -> int:

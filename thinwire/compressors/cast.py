@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
 
-from thinwire.compressors.block import check_choice
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
+from thinwire.core.config import check_choice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ FORMATS = {"fp16": (torch.float16, 2.0**-11), "bf16": (torch.bfloat16, 2.0**-9)}
 
 @final
 @dataclass(frozen=True)
-class Cast(Compressor):
+class Cast(Biased):
     """Sixteen bits an element."""
 
     name: ClassVar[str] = "cast"
@@ -40,15 +40,6 @@ class Cast(Compressor):
 
     def __post_init__(self) -> None:
         check_choice("Cast", "format", self.format, tuple(FORMATS))
-
-    @property
-    def unbiased(self) -> bool:
-        """To the nearest."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1 - u^2 for bf16; fp16 loses small values whole."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire import kernels
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ TOP = torch.finfo(torch.float32).max
 
 @final
 @dataclass(frozen=True)
-class CountSketch(Compressor):
+class CountSketch(Biased):
     """`rows` (odd) of `cols` counters."""
 
     name: ClassVar[str] = "count-sketch"
@@ -52,15 +52,6 @@ class CountSketch(Compressor):
             raise ValueError(
                 f"CountSketch(rows={self.rows}, cols={self.cols}): write an odd number of rows and cols >= 1"
             )
-
-    @property
-    def unbiased(self) -> bool:
-        """A median is not."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """No bound."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """Not a contraction: light elements decode to other elements' noise."""

@@ -35,6 +35,7 @@ import torch
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.basis import BasisCompressor
 from thinwire.compressors.sparse import index_width, write_values
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import hadamard, selection
 from thinwire.kernels.dct import dct, idct
@@ -93,7 +94,7 @@ def grids(layout: Layout, most: int) -> tuple[Grid, ...]:
 
 @final
 @dataclass(frozen=True)
-class DctTopK(BasisCompressor):
+class DctTopK(Biased, BasisCompressor):
     """The `k` largest coefficients of every chunk of up to `chunk` x `chunk`."""
 
     name: ClassVar[str] = "dct-topk"
@@ -103,15 +104,6 @@ class DctTopK(BasisCompressor):
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 256 or self.k < 1:
             raise ValueError(f"DctTopK(chunk={self.chunk}, k={self.k}): write 1 <= chunk <= 256 and k >= 1")
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """The share kept of the largest chunk there can be."""

@@ -38,7 +38,7 @@ from thinwire import kernels
 from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.rans import Rans
 from thinwire.compressors.block import check_block, equal_blocks
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant, packed_bytes
 
@@ -66,7 +66,7 @@ BIAS, NAN = 200, 0xFFFF  # of packed scales
 
 @final
 @dataclass(frozen=True)
-class DeadZone(Compressor):
+class DeadZone(Biased):
     """A uniform quantiser with a dead zone and an entropy code, of about `rate` bits an element."""
 
     name: ClassVar[str] = "dead-zone"
@@ -97,15 +97,6 @@ class DeadZone(Compressor):
     def low_bits(self) -> int:
         """Bits of a magnitude beyond its symbol."""
         return next(k for k in range(8) if LARGEST * self.step * (1 << k) >= REACH)
-
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """See the module's bounds."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.sparse import Form, Indices, SparseCompressor, Values, check_count, check_form, how_many
 from thinwire.compressors.topk import sparse_delta
+from thinwire.core.compressor import Biased
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ STAGES, SHRINK = 4, 0.25
 
 @final
 @dataclass(frozen=True)
-class DgcTopK(SparseCompressor):
+class DgcTopK(Biased, SparseCompressor):
     """The share `ratio` of the elements after `warmup` steps, more before."""
 
     name: ClassVar[str] = "dgc-topk"
@@ -68,15 +69,6 @@ class DgcTopK(SparseCompressor):
     def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
         """The largest magnitudes, as many as the step asks for."""
         return selection.top(x, how_many(self.ratio_at(key.step), None, x.numel()))
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """As after the warm-up."""

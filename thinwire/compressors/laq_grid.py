@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.block import BlockQuantiser, check_bits, check_block, equal_blocks, within
+from thinwire.core.compressor import Biased
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class LaqGrid(BlockQuantiser):
+class LaqGrid(Biased, BlockQuantiser):
     """2^`bits` points on [-R, R]."""
 
     name: ClassVar[str] = "laq-grid"
@@ -48,15 +49,6 @@ class LaqGrid(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """The whole vector, or consecutive blocks of it."""
         return equal_blocks(layout, self.block)
-
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1 - (d - 1) tau^2 where that is positive."""

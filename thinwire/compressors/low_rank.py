@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 import torch
 
 from thinwire import kernels
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.kernels.hadamard import halving_sum
 from thinwire.kernels.spec import TOP
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class LowRank(Compressor):
+class LowRank(Biased):
     """Rank `rank`, where that makes a matrix smaller by a factor of at least `least`."""
 
     name: ClassVar[str] = "low-rank"
@@ -64,15 +64,6 @@ class LowRank(Compressor):
 
     def __post_init__(self) -> None:
         check_rank("LowRank", self.rank, self.least)
-
-    @property
-    def unbiased(self) -> bool:
-        """A projection."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """Depends on the singular values."""

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import torch
 
 from thinwire.codecs.bitpack import BitPack
-from thinwire.compressors.block import check_block, check_choice, within
-from thinwire.core.compressor import Compressor
+from thinwire.compressors.block import check_block, within
+from thinwire.core.compressor import Biased
+from thinwire.core.config import check_choice
 from thinwire.kernels.spec import TOP, packed_bytes
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ FORMATS = {
 
 @final
 @dataclass(frozen=True)
-class MiniFloat(Compressor):
+class MiniFloat(Biased):
     """A float of 8 or 4 bits, scaled by block."""
 
     name: ClassVar[str] = "float"
@@ -60,15 +61,6 @@ class MiniFloat(Compressor):
     def __post_init__(self) -> None:
         check_choice("MiniFloat", "format", self.format, tuple(FORMATS))
         check_block("MiniFloat", self.block)
-
-    @property
-    def unbiased(self) -> bool:
-        """To the nearest."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1 - u^2 - c/(1 + c) where that is positive."""

@@ -21,7 +21,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from thinwire.compressors.block import BlockQuantiser, check_block, check_choice, contraction, equal_blocks, within
+from thinwire.compressors.block import BlockQuantiser, check_block, contraction, equal_blocks, within
+from thinwire.core.config import check_choice
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:

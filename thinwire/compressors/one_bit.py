@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.block import BlockQuantiser
+from thinwire.core.compressor import Biased
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class OneBit(BlockQuantiser):
+class OneBit(Biased, BlockQuantiser):
     """One bit an element and two means a column."""
 
     name: ClassVar[str] = "one-bit"
@@ -43,15 +44,6 @@ class OneBit(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """One block a column."""
         return Blocks(layout.numel, starts=layout.column_starts)
-
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1/d, for a column of d elements."""

@@ -38,12 +38,12 @@ from thinwire.compressors.block import (
     BlockQuantiser,
     check_bits,
     check_block,
-    check_choice,
     contraction,
     equal_blocks,
     omega_max,
     within,
 )
+from thinwire.core.config import check_choice
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from thinwire import kernels
-from thinwire.compressors.block import check_choice
 from thinwire.core.compressor import Compressor
+from thinwire.core.config import check_choice
 from thinwire.kernels import hadamard, rotated_codes
 from thinwire.kernels.hadamard import Blocking
 from thinwire.kernels.spec import TOP, packed_bytes

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.sparse import Form, Indices, SparseCompressor, Values, check_count, check_form, how_many
 from thinwire.compressors.topk import sparse_delta
+from thinwire.core.compressor import Biased
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LOW, HIGH, TRIES = 0.8, 1.3, 10
 
 @final
 @dataclass(frozen=True)
-class SampledTopK(SparseCompressor):
+class SampledTopK(Biased, SparseCompressor):
     """About the share `ratio` of the elements, or about `k`; the sample is the share `sample`."""
 
     name: ClassVar[str] = "sampled-topk"
@@ -76,15 +77,6 @@ class SampledTopK(SparseCompressor):
                 return indices[best], values
             tau *= LOW
         return selection.top(x, k)
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """0.8 k/d."""

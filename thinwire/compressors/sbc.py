@@ -31,7 +31,7 @@ import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.sparse import add_sparse, check_count, how_many, most_gaps, read_count
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Sbc(Compressor):
+class Sbc(Biased):
     """One sign of the largest `ratio` of the elements, as their mean."""
 
     name: ClassVar[str] = "sbc"
@@ -52,15 +52,6 @@ class Sbc(Compressor):
 
     def __post_init__(self) -> None:
         check_count("Sbc", self.ratio, None)
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1/(d k^2): the mean of the side that wins is at least max|x_i| / k."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.block import BlockQuantiser, check_block, equal_blocks, within
+from thinwire.core.compressor import Biased
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class ScaledSign(BlockQuantiser):
+class ScaledSign(Biased, BlockQuantiser):
     """Sign times mean magnitude, of a tensor or of `block` elements."""
 
     name: ClassVar[str] = "scaled-sign"
@@ -48,15 +49,6 @@ class ScaledSign(BlockQuantiser):
         if self.block is None:
             return Blocks(layout.numel, starts=layout.tensor_starts)
         return equal_blocks(layout, self.block)
-
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """1/d at the worst."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.compressors.block import BlockQuantiser, equal_blocks
+from thinwire.core.compressor import Biased
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Sign(BlockQuantiser):
+class Sign(Biased, BlockQuantiser):
     """The sign of every element."""
 
     name: ClassVar[str] = "sign"
@@ -42,15 +43,6 @@ class Sign(BlockQuantiser):
     def blocks(self, layout: Layout) -> Blocks:
         """One block."""
         return equal_blocks(layout, None)
-
-    @property
-    def unbiased(self) -> bool:
-        """Deterministic."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Magnitudes are lost."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """Magnitudes are lost."""

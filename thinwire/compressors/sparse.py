@@ -16,8 +16,8 @@ import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.compressors.block import check_choice
 from thinwire.core.compressor import Compressor, scheme
+from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
 

@@ -30,7 +30,7 @@ from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.sigma_bins import bins_delta, sigma_bins
 from thinwire.compressors.sparse import add_sparse, index_width
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
@@ -45,7 +45,7 @@ SIDE = 4 * BINS  # bytes
 
 @final
 @dataclass(frozen=True)
-class SparseLoco(Compressor):
+class SparseLoco(Biased):
     """The `k` largest of every `block` elements, with values of two bits."""
 
     name: ClassVar[str] = "sparse-loco"
@@ -55,15 +55,6 @@ class SparseLoco(Compressor):
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.block:
             raise ValueError(f"SparseLoco(block={self.block}, k={self.k}): write 1 <= k <= block")
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """The share kept, times what four bins keep of it."""

@@ -31,7 +31,7 @@ import torch
 from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.sparse import add_sparse, most_gaps, read_count
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 from thinwire.kernels.spec import packed_bytes
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Strom(Compressor):
+class Strom(Biased):
     """Signs of what reaches `tau`, which they decode to."""
 
     name: ClassVar[str] = "strom"
@@ -54,15 +54,6 @@ class Strom(Compressor):
     def __post_init__(self) -> None:
         if not 0 < self.tau < math.inf or not torch.tensor(self.tau, dtype=torch.float32).isfinite():
             raise ValueError(f"Strom(tau={self.tau}): write a positive threshold, about a standard deviation or more")
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """None: what does not reach tau is lost whole."""

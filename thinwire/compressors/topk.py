@@ -36,6 +36,7 @@ from thinwire.compressors.sparse import (
     check_form,
     how_many,
 )
+from thinwire.core.compressor import Biased
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class TopK(SparseCompressor):
+class TopK(Biased, SparseCompressor):
     """The share `ratio` of the elements, or `k` of them."""
 
     name: ClassVar[str] = "topk"
@@ -71,15 +72,6 @@ class TopK(SparseCompressor):
     def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
         """The largest magnitudes."""
         return selection.top(x, self.most(x.numel()))
-
-    @property
-    def unbiased(self) -> bool:
-        """Never."""
-        return False
-
-    def omega(self, d: int) -> float | None:
-        """Biased."""
-        return None
 
     def delta(self, d: int) -> float | None:
         """k/d, times what the values' own rounding leaves."""

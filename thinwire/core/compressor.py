@@ -102,6 +102,21 @@ class Compressor(Config, ABC):
             self.add(payload.aligned().body, layout, sender, out.view(-1), weight)
 
 
+class Biased(Compressor):
+    """A compressor that is not right on average: it has no omega, and may be a contraction."""
+
+    @final
+    @property
+    def unbiased(self) -> bool:
+        """Never."""
+        return False
+
+    @final
+    def omega(self, d: int) -> float | None:
+        """Only what is unbiased has one."""
+        return None
+
+
 class FusedCompressor(Compressor):
     """A compressor whose kernel can also keep the error and checksum what it writes, in the pass that encodes."""
 

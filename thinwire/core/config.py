@@ -64,6 +64,12 @@ def from_json(text: str) -> Any:
     return from_config(json.loads(text))
 
 
+def check_choice(name: str, field: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuse a value that is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}({field}={value!r}): write {field}={' or '.join(map(repr, choices))}")
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     made = field.default_factory
     return field.default if made is dataclasses.MISSING else made()

@@ -169,17 +169,20 @@ class Wire:
         """Plan, exchanger, handshake and buckets for `method`."""
         if method.sync.staleness != 0 or method.sync.every != 1:
             raise ValueError(f"attach exchanges every step, at once; got {method.sync!r}: write Sync()")
-        self._source: Source = source(method.sync.of, self._optimizer)
-        self._plan = make_plan(
+        signal = source(method.sync.of, self._optimizer)
+        plan = make_plan(
             [item for _, item in self._trained],
             method.id,
             bucket_mb=method.overlap.bucket_mb,
             min_size=smallest(method) if self._min_size is None else self._min_size,
             exclude=self._exclude,
         )
-        fields = {"model": str([(item.name, item.shape) for _, item in self._trained]), "plan": str(self._plan)}
+        fields = {"model": str([(item.name, item.shape) for _, item in self._trained]), "plan": str(plan)}
+        # A meeting that fails leaves everything as it was.
         self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields, self._optimizer)
-        self._buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(self._plan.parcels)]
+        self._source: Source = signal
+        self._plan = plan
+        self._buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
         by_name = {one.item.name: one for one in self._trained}
         self._members = [[by_name[item.name] for item in bucket.items] for bucket in self._buckets]
         self._places = {

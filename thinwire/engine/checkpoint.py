@@ -16,11 +16,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import thinwire
+from thinwire.comm.base import to_bytes, to_tensor
 from thinwire.core.config import from_json
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
     `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
     """
     from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
 
     metadata = dcp.FileSystemReader(path).read_metadata()
     paths = {key: route for key, route in (metadata.planner_data or {}).items() if route[0] == name}
@@ -138,8 +139,10 @@ def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
         raise ValueError(f"{path} holds nothing under {name!r}; write the key that dcp.save was given")
     flat: dict[str, Any] = {}
     for key in paths:
-        about: Any = metadata.state_dict_metadata[key]
-        flat[key] = torch.empty(about.size, dtype=about.properties.dtype) if hasattr(about, "size") else None
+        flat[key] = None
+        about = metadata.state_dict_metadata[key]
+        if isinstance(about, TensorStorageMetadata):
+            flat[key] = torch.empty(about.size, dtype=about.properties.dtype)
     dcp.load(flat, checkpoint_id=path, no_dist=True)
     states: dict[str, Any] = {}
     for key, route in paths.items():
@@ -212,21 +215,17 @@ def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
 
 async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Pieces]:
     """The pieces of those memories that some rank lacks, from every rank."""
-    said = await comm.all_gather(_bytes(json.dumps(lacking).encode()))
-    wanted = {memory for text in said for memory in json.loads(bytes(text.tolist()))}
+    said = await comm.all_gather(to_tensor(json.dumps(lacking).encode()))
+    wanted = {memory for text in said for memory in json.loads(to_bytes(text))}
     if not wanted:
         return {}
     buffer = io.BytesIO()
     torch.save({f"{m}|{n}": parts for (m, n), parts in own.items() if m in wanted}, buffer)
     shared: dict[int, Pieces] = {}
-    for rank, data in enumerate(await comm.all_gather(_bytes(buffer.getvalue()))):
-        loaded = torch.load(io.BytesIO(data.cpu().numpy().tobytes()))
+    for rank, data in enumerate(await comm.all_gather(to_tensor(buffer.getvalue()))):
+        loaded = torch.load(io.BytesIO(to_bytes(data)))
         shared[rank] = {(key.split("|", 1)[0], key.split("|", 1)[1]): parts for key, parts in loaded.items()}
     return shared
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
 
 
 def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
+from thinwire.comm.base import to_bytes, to_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +21,8 @@ LENGTH = 200  # characters of a value that are shown
 
 async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
     """Nothing when all ranks have the same fields, else one sentence, the same on all ranks."""
-    data = torch.from_numpy(np.frombuffer(json.dumps(dict(mine)).encode(), dtype=np.uint8).copy())
-    everybody = [json.loads(bytes(said.tolist()).decode()) for said in await comm.all_gather(data)]
+    data = to_tensor(json.dumps(dict(mine)).encode())
+    everybody = [json.loads(to_bytes(said)) for said in await comm.all_gather(data)]
     for field in mine:
         values = [str(said.get(field, "nothing")) for said in everybody]
         if len(set(values)) > 1:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from thinwire.core.compressor import DTYPES
 from thinwire.engine.plan import Item
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 COMPILED = "_orig_mod."  # what torch.compile puts before every name
 
 

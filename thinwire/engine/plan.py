@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from thinwire.core.registry import suggest
 from thinwire.core.types import Layout
+from thinwire.kernels.spec import TILE
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
 
 MIN_SIZE = 10_000
-TILE = 512  # a chunk starts where noise may start
 
 
 class Item(NamedTuple):

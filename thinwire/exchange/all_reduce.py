@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
 
-from thinwire.compressors.block import check_choice
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
+from thinwire.core.config import check_choice
 from thinwire.core.exchange import Exchange, halves, part
 from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload

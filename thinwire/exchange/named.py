@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from thinwire.compressors.block import check_choice
 from thinwire.core.channel import Channel
+from thinwire.core.config import check_choice
 from thinwire.core.exchange import Exchange
 from thinwire.exchange.all_gather import AllGather
 from thinwire.exchange.scatter_gather import ScatterGather

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from thinwire.compressors.block import check_choice
+from thinwire.core.config import check_choice
 
 Reduce = Literal["mean", "majority"]
 

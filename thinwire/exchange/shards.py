@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from thinwire.core.types import Context, Layout
-
-TILE = 512  # where noise may start
+from thinwire.kernels.spec import TILE
 
 
 class Shard(NamedTuple):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire import kernels
-from thinwire.codecs.bitpack import BitPack
+from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.block import BlockQuantiser, equal_blocks
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import scheme
@@ -38,7 +38,7 @@ from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import HEADER, Payload
 from thinwire.exchange.shards import shards
-from thinwire.kernels.spec import Kind, packed_bytes
+from thinwire.kernels.spec import Kind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +97,7 @@ class SharedScale(Exchange):
             total = self._sum(arrived, mine.context(ctx))
         with ctx.clock.span("encode"):
             payload = self._seal(total, mine.context(ctx, hop=1))
-        known = [HEADER.size + _bytes(cut.layout.numel, self.sum_width(n)) for cut in cuts]
+        known = [HEADER.size + wide_bytes(cut.layout.numel, self.sum_width(n)) for cut in cuts]
         everybody = await ctx.comm.all_gather(payload.data, sizes=known)
 
         with ctx.clock.span("decode"):
@@ -116,9 +116,8 @@ class SharedScale(Exchange):
         q, side = self.compressor, self.compressor.side_bytes(ctx.layout)
         out = torch.zeros(ctx.layout.numel, device=arrived[0].device)
         one = equal_blocks(ctx.layout, None)
-        unit = torch.full(
-            (one.count,), float(q.quant.levels), device=out.device
-        )  # N = s: symbols decode to themselves
+        # N = s: symbols decode to themselves
+        unit = torch.full((one.count,), float(q.quant.levels), device=out.device)
         for data in arrived:
             payload = Payload(data)
             payload.open(scheme(q, ctx.layout), key=ctx.key)
@@ -134,35 +133,17 @@ class SharedScale(Exchange):
         """The sum, from -n s as 0, in fields of `sum_width` bits: whole bytes first, low ones before high ones."""
         n = ctx.comm.size
         fields = (total + n * self.compressor.quant.levels).to(torch.int32)
-        planes = [
-            BitPack().pack(((fields >> shift) & ((1 << width) - 1)).to(torch.uint8), width)
-            for shift, width in _planes(self.sum_width(n))
-        ]
-        payload = Payload.new(sum(p.numel() for p in planes), total.device)
-        torch.cat(planes, out=payload.body)
+        packed = pack_wide(fields, self.sum_width(n))
+        payload = Payload.new(packed.numel(), total.device)
+        payload.body.copy_(packed)
         return payload.seal(self._scheme(ctx), ctx.key)
 
     def _open(self, payload: Payload, ctx: Context) -> Tensor:
         """The inverse of `_seal`, after every check of the payload; float32."""
         payload.open(self._scheme(ctx), key=ctx.key)
-        n, d, body = ctx.comm.size, ctx.layout.numel, payload.body
-        planes = _planes(self.sum_width(n))
-        if body.numel() != _bytes(d, self.sum_width(n)):
-            raise PayloadError(f"a sum of {d} elements has {_bytes(d, self.sum_width(n))} bytes; got {body.numel()}")
-        pieces = torch.split(body, [packed_bytes(d, width) for _, width in planes])
-        fields = torch.zeros(d, dtype=torch.int32, device=body.device)
-        for piece, (shift, width) in zip(pieces, planes, strict=True):
-            fields += BitPack().unpack(piece, d, width).to(torch.int32) << shift
+        n = ctx.comm.size
+        fields = unpack_wide(payload.body, ctx.layout.numel, self.sum_width(n))
         return (fields - n * self.compressor.quant.levels).float()
-
-
-def _planes(width: int) -> list[tuple[int, int]]:
-    """(shift, width) of the parts, of at most 8 bits, of a wide field."""
-    return [(shift, min(8, width - shift)) for shift in range(0, width, 8)]
-
-
-def _bytes(n: int, width: int) -> int:
-    return sum(packed_bytes(n, part) for _, part in _planes(width))
 
 
 def _spread(values: Tensor, q: BlockQuantiser, layout: Layout) -> Tensor:

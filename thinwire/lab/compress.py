@@ -23,10 +23,11 @@ def compare(x: Tensor, layout: Layout, compressors: Mapping[str, Compressor]) ->
     for name, c in compressors.items():
         error, encode, decode, sent = 0.0, [], [], 0
         for step in range(REPEATS):
+            key = Key(seed=1, step=step)
             start = time.perf_counter()
-            payload = c.encode(x, layout, Key(seed=1, step=step))
+            payload = c.encode(x, layout, key)
             middle = time.perf_counter()
-            got = c.decode(payload, layout)
+            got = c.decode(payload, layout, key=key)
             decode.append(time.perf_counter() - middle)
             encode.append(middle - start)
             error += (got - x).double().square().sum().item() / size / REPEATS

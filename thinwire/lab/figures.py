@@ -5,7 +5,6 @@ A page marks the place with `<!-- table: NAME -->` and `<!-- end -->`; what stan
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -130,10 +129,14 @@ def alone(data: Path) -> str:
     """Kernels that are no compressor: transforms, codes, selection."""
     rows = load(data / "alone.csv")
     body = [
-        [r["kernel"], f"`{r['method']}`", r["threads"], f"{float(r['ms_p50']):.1f}", f"{float(r['gbps']):.2f}",
-         f"{float(r['ratio']):.2f}"]
+        [
+            r["kernel"],
+            f"`{r['method']}`",
+            r["threads"],
+            *(f"{float(r[name]):.{digits}f}" for name, digits in (("ms_p50", 1), ("gbps", 2), ("ratio", 2))),
+        ]
         for r in rows
-    ]  # fmt: skip
+    ]
     head = ["kernel", "of", "threads", "ms", "GB/s", "of a copy"]
     names = " ".join(f"--method {name}" for name in dict.fromkeys(r["method"] for r in rows))
     return _table(head, body, left=2) + _where(rows[0], f"thinwire bench kernels {names}")
@@ -143,12 +146,16 @@ def rate(data: Path) -> str:
     """Error against measured bits on a Gaussian, beside Shannon's bound."""
     rows = [r for r in load(data / "rate.csv") if r["source"] == "gaussian"]
     body = [
-        [f"`{r['method']}`", f"{float(r['bits_per_element']):.3f}", f"{float(r['nmse']):.2e}",
-         f"{float(r['shannon_nmse']):.2e}",
-         f"{math.log2(float(r['nmse']) / float(r['shannon_nmse'])) / 2:+.2f}" if float(r["nmse"]) > 0 else "-"]
+        [
+            f"`{r['method']}`",
+            f"{float(r['bits_per_element']):.3f}",
+            f"{float(r['nmse']):.2e}",
+            f"{float(r['shannon_nmse']):.2e}",
+            f"{float(r['gap_bits']):+.2f}" if r["gap_bits"] else "-",
+        ]
         for r in sorted(rows, key=lambda r: float(r["bits_per_element"]))
         if float(r["bits_per_element"]) < 10
-    ]  # fmt: skip
+    ]
     head = ["method", "bits an element", "error", "Shannon's bound", "bits from the bound"]
     return _table(head, body) + _where(rows[0], "thinwire bench rate")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from thinwire.compressors.atomo import AtomoEntries, AtomoSpectral
-from thinwire.compressors.block import check_choice
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
+from thinwire.core.config import check_choice
 from thinwire.core.method import Method, method
 from thinwire.exchange.all_gather import AllGather
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from thinwire.compressors.block import check_choice
 from thinwire.compressors.int_block import IntBlock
 from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
+from thinwire.core.config import check_choice
 from thinwire.core.method import Method, method
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.difference import Difference

@@ -22,9 +22,9 @@ import math
 from typing import Literal
 
 from thinwire.codecs.elias import Code, EliasDense, EliasSparse
-from thinwire.compressors.block import check_choice
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
+from thinwire.core.config import check_choice
 from thinwire.core.method import Method, method
 from thinwire.exchange.named import Named, through
 
