@@ -36,6 +36,7 @@ from thinwire.compressors import (
     SampledTopK,
     Sbc,
     ScaledSign,
+    Shrunk,
     Sign,
     SparseLoco,
     Strom,
@@ -50,6 +51,8 @@ from thinwire.core.types import Key, Layout
 
 INSTANCES: list[Compressor] = [
     Identity(),
+    Shrunk(),
+    Shrunk(Qsgd(bits=1, norm="l2", block=64), w=4.0),
     Qsgd(bits=1),
     Qsgd(bits=1, norm="l2", block=64),
     Qsgd(bits=2),

@@ -7,9 +7,49 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from battery import vector
 from torch import Tensor, nn
 
+from thinwire import METHODS, Comm, Context, Key, Layout
+from thinwire.exchange import Gossip
+from thinwire.exchange.proximal import Proximal
+from thinwire.sync import Param, Sync
+
 WIDTH = 24
+SYNCHRONOUS = [name for name in METHODS if METHODS[name]().sync.of != Param()]
+"""Methods after which all replicas are equal; the others exchange models."""
+MODELS = [name for name in METHODS if METHODS[name]().sync == Sync(of=Param(), every=METHODS[name]().sync.every)]
+"""Methods that exchange models in step."""
+SUMMED_BY_THE_BACKEND = {
+    "sgd": 1e-6,
+    "local-sgd": 1e-6,
+    "marina": 1e-5,
+    "fp16": 0.05,
+    "bf16": 0.05,
+    "powersgd": 1e-4,
+    "randomk": 1e-6,
+    "sketched-sgd": 1e-6,
+}
+"""Methods whose sums depend on the backend's order, and how far they may be from the virtual driver's."""
+
+
+async def exchange_twice(comm: Comm, method: str, layout: Layout, device: str = "cpu") -> Tensor:
+    """Two steps of an exchange on one rank: of vectors, or of a model that starts the same everywhere."""
+    exchange = METHODS.parse(method).exchange
+    state = exchange.init(layout, comm, torch.device(device))
+    model = vector(layout.numel, seed=1).to(device)
+    if isinstance(exchange, Gossip):
+        exchange.start(model, state)
+    for step in range(2):
+        key = Key(seed=5, step=step, rank=comm.rank)
+        ctx = Context(comm, layout, key, before=model)
+        x = vector(layout.numel, seed=10 * step + comm.rank).to(device)
+        if isinstance(exchange, Gossip):
+            x = model + 0.01 * x
+        if isinstance(exchange, Proximal):
+            await exchange.begin(x, state, ctx)
+        model = await exchange(x, state, ctx)
+    return model
 
 
 def net(seed: int = 0) -> nn.Sequential:

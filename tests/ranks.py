@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from thinwire.lab.launch import Outcome, Say, launch, outcomes
+from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
 
 TIMEOUT = 100.0
 
@@ -18,9 +18,11 @@ def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: flo
     return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout)
 
 
-def endings(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Outcome]:
+def endings(
+    program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT, grace: float = GRACE
+) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
-    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout)
+    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace)
 
 
 def _where(program: Callable[..., Any]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """thinwire: train PyTorch models across slow networks, with fewer bits on the wire."""
 
-from thinwire import compressors, kernels, methods
+from thinwire import compressors, kernels, methods, topology
 from thinwire.codecs import BitPack, Codec
 from thinwire.comm import Comm, run
 from thinwire.compressors import get as compressor
@@ -54,4 +54,5 @@ __all__ = [
     "kernels",
     "methods",
     "run",
+    "topology",
 ]

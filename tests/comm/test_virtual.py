@@ -43,6 +43,45 @@ def test_swap_on_a_ring_keeps_its_rounds_apart() -> None:
             assert all(value == 100 * r + peer for peer, value in got.items())
 
 
+def test_a_swap_may_send_to_some_and_take_from_others() -> None:
+    """Round r goes 2^r ranks onward: who takes is not who is taken from, and rounds do not mix."""
+
+    async def program(comm: Comm) -> list[dict[int, float]]:
+        rounds = []
+        for r in range(3):
+            onward, back = (comm.rank + 2**r) % comm.size, (comm.rank - 2**r) % comm.size
+            got = await comm.swap(one(100 * r + comm.rank), [onward], sources=[back])
+            rounds.append({source: t.item() for source, t in got.items()})
+        return rounds
+
+    done = run(program, 5)
+    for rank, rounds in enumerate(done.results):
+        assert rounds == [{(rank - 2**r) % 5: 100 * r + (rank - 2**r) % 5} for r in range(3)]
+    assert [(t.messages, t.bytes) for t in done.traffic] == [(3, 12)] * 5
+
+
+def test_a_swap_may_be_one_way() -> None:
+    """Rank 0 only gives, rank 2 only takes; who takes nothing does not wait, and pays for what it sends."""
+    peers, sources = {0: [1, 2], 1: [2], 2: []}, {0: [], 1: [0], 2: [0, 1]}
+
+    async def program(comm: Comm) -> dict[int, float]:
+        got = await comm.swap(one(comm.rank + 1), peers[comm.rank], sources=sources[comm.rank])
+        return {source: t.item() for source, t in got.items()}
+
+    done = run(program, 3)
+    assert done.results == [{}, {0: 1.0}, {0: 1.0, 1: 2.0}]
+    assert [t.messages for t in done.traffic] == [2, 1, 0]
+
+
+def test_swaps_of_a_part_of_the_ranks_are_numbered_within_it() -> None:
+    async def program(comm: Comm) -> dict[int, float]:
+        half = comm.sub([r for r in range(comm.size) if r % 2 == comm.rank % 2])
+        got = await half.swap(one(comm.rank), [1 - half.rank], sources=[1 - half.rank])
+        return {source: t.item() for source, t in got.items()}
+
+    assert run(program, 4).results == [{1: 2.0}, {1: 3.0}, {0: 0.0}, {0: 1.0}]
+
+
 def test_send_and_receive_from_anybody() -> None:
     async def program(comm: Comm) -> list[tuple[int, float]]:
         if comm.rank:
@@ -121,6 +160,29 @@ def test_one_sided_swap_is_a_deadlock() -> None:
         run(program, 2)
 
 
+def test_a_source_that_does_not_send_is_a_deadlock_that_names_both_sides() -> None:
+    """Rank 0 gives to 1 and takes from 2, but 2 gives to nobody: the two it waits for are named."""
+
+    async def program(comm: Comm) -> None:
+        if comm.rank == 0:
+            await comm.swap(one(1), [1], sources=[2])
+        else:
+            await comm.swap(one(1), [], sources=[0] if comm.rank == 1 else [])
+
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in swap with \[1, 2\]; rank 1 has ret.*rank 2 has ret"):
+        run(program, 3)
+
+
+def test_arrows_that_no_side_turns_around_are_a_deadlock() -> None:
+    """Both take, and nobody gives."""
+
+    async def program(comm: Comm) -> None:
+        await comm.swap(one(1), [], sources=[1 - comm.rank])
+
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in swap with \[1\]; rank 1 waits in swap with \[0\]"):
+        run(program, 2)
+
+
 def test_an_error_says_which_rank() -> None:
     async def program(comm: Comm) -> None:
         await comm.all_reduce(one(1))
@@ -143,7 +205,13 @@ def test_foreign_awaitables_are_refused() -> None:
 
 def test_bad_peers_and_sizes() -> None:
     comm = Comm(0, 2)
-    for call in (lambda: comm.send(0, one(1)), lambda: comm.recv(5), lambda: comm.swap(one(1), [2])):
+    for call in (
+        lambda: comm.send(0, one(1)),
+        lambda: comm.recv(5),
+        lambda: comm.swap(one(1), [2]),
+        lambda: comm.swap(one(1), [1], sources=[0]),
+        lambda: comm.swap(one(1), [], sources=[2]),
+    ):
         with pytest.raises(ValueError, match="rank 0 of 2 cannot talk to rank"):
             call()
     with pytest.raises(ValueError, match="one tensor a rank: 2; got 1"):

@@ -30,12 +30,13 @@ from thinwire.compressors import Cast, Identity, Natural, OneBit, Qsgd, ScaledSi
 from thinwire.core import registry
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import scheme
-from thinwire.core.config import from_config, from_json
+from thinwire.core.config import from_config, from_json, make_id
 from thinwire.core.errors import PayloadError
 from thinwire.core.method import METHODS
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.sync import Delta, Grad, Momentum, Param, Update
+from thinwire.topology import Torus
 
 EVERY = [
     methods.sgd(),
@@ -74,6 +75,59 @@ def test_ids() -> None:
     assert Method(AllReduce(), Sync(warmup=3)).id.startswith("custom-")
     changed = replace(methods.qsgd(), sync=Sync(warmup=3))
     assert changed.id.startswith("custom-")  # no longer what the label says
+
+
+def test_an_id_inside_an_id_stands_in_parentheses() -> None:
+    inner = "topk:ratio=0.1,indices=packed"
+    made = methods.deepsqueeze(compressor=inner, topology="torus:rows=2", eta=0.2)
+    assert made.id == f"deepsqueeze:compressor=({inner}),topology=(torus:rows=2),eta=0.2"
+    assert METHODS.parse(made.id) == made
+    assert METHODS.parse("deepsqueeze:compressor=(scaled-sign)").id == "deepsqueeze:compressor=scaled-sign"
+    assert methods.deepsqueeze(compressor=axis.get(inner)).id == f"deepsqueeze:compressor=({inner})"
+    assert methods.d_psgd(topology=Torus(rows=2)) == methods.d_psgd(topology="torus:rows=2")
+    for mistake, message in (
+        ("deepsqueeze:compressor=(topk:ratio=0.1", "unknown compressor '\\(topk'"),
+        ("deepsqueeze:compressor=(tpok:ratio=0.1)", "unknown compressor 'tpok'; did you mean 'topk'"),
+        ("deepsqueeze:compressor=(topk:ratoi=0.1)", "'topk' has no setting 'ratoi'; did you mean 'ratio'"),
+        ("deepsqueeze:compressor=topk:ratio=0.1,indices=packed", "'deepsqueeze' has no setting 'indices'"),
+        ("deepsqueeze:compressor=(topk),compressor=sign", "sets compressor twice"),
+        ("deepsqueeze:topology=()", "unknown topology ''; there are complete"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            METHODS.parse(mistake)
+
+
+def test_commas_inside_parentheses_belong_to_the_value() -> None:
+    """One comma in a value of an inner id does not end the outer one; parentheses come off one layer at a time."""
+
+    def make(inner: str = "", k: int = 0) -> Method:
+        return Method(AllReduce(), label=f"{inner} | {k}")
+
+    fresh: registry.Registry[Method] = registry.Registry("part", "thinwire.nothing")
+    fresh.add("outer", make)
+    for text, label in (
+        ("outer:inner=(a:b=1,c=2),k=4", "a:b=1,c=2 | 4"),
+        ("outer:k=4,inner=(a:b=1,c=2)", "a:b=1,c=2 | 4"),
+        ("outer: inner = (a:b=1,c=2) , k = 4", "a:b=1,c=2 | 4"),
+        ("outer:inner=(a:b=(c:d=1,e=2),f=3),k=4", "a:b=(c:d=1,e=2),f=3 | 4"),
+        ("outer:inner=(7)", "7 | 0"),  # a word, where 7 alone would be a number
+        ("outer:inner=a:b", "a:b | 0"),
+    ):
+        assert fresh.parse(text).label == label
+    with pytest.raises(ValueError, match="'inner=7' in 'outer:inner=7': inner is a word"):
+        fresh.parse("outer:inner=7")
+
+
+def test_words_that_would_be_cut_are_put_in_parentheses() -> None:
+    settings = {
+        "a": ("x:y=1,z=2", None),
+        "b": ("plain", None),
+        "c": (Qsgd(bits=4), None),
+        "d": (None, 1),
+        "e": (True, None),
+        "f": ("same", "same"),
+    }
+    assert make_id("n", settings) == "n:a=(x:y=1,z=2),b=plain,c=(qsgd:bits=4),d=none,e=true"
 
 
 def test_equal_configs_look_equal() -> None:

@@ -7,35 +7,24 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from battery import LAYOUT, vector
-from nets import batch, equal_everywhere, flat, loss, net
+from battery import LAYOUT
+from nets import MODELS, SUMMED_BY_THE_BACKEND, batch, equal_everywhere, exchange_twice, flat, loss, net
 from ranks import on_ranks
 from torch import Tensor
 
 import thinwire as tw
-from thinwire import METHODS, Context, Key
-from thinwire.comm import Comm
+from thinwire import METHODS
 from thinwire.comm.processes import Processes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-SUMMED_BY_THE_BACKEND = {"sgd", "fp16", "bf16", "powersgd", "randomk", "sketched-sgd", "marina"}
-
-
-async def exchange_twice(comm: Comm, method: str, device: str) -> Tensor:
-    exchange = METHODS.parse(method).exchange
-    state = exchange.init(LAYOUT, comm, torch.device(device))
-    for step in range(2):
-        ctx = Context(comm, LAYOUT, Key(seed=5, step=step, rank=comm.rank))
-        out = await exchange(vector(LAYOUT.numel, seed=10 * step + comm.rank).to(device), state, ctx)
-    return out
 
 
 def both_devices(names: list[str]) -> dict[str, tuple[Tensor, str, Tensor]]:
     driver = Processes({(0, 1): dist.group.WORLD})  # type: ignore[dict-item]
     out = {}
     for name in names:
-        gpu = driver.run(exchange_twice(driver.comm, name, "cuda"))
-        cpu = driver.run(exchange_twice(driver.comm, name, "cpu"))
+        gpu = driver.run(exchange_twice(driver.comm, name, LAYOUT, "cuda"))
+        cpu = driver.run(exchange_twice(driver.comm, name, LAYOUT))
         out[name] = gpu.cpu(), gpu.device.type, cpu
     return out
 
@@ -83,6 +72,13 @@ def test_attach_over_gloo(ranks: int) -> None:
             assert equal, name
             assert gain < 0, name
             assert name == "sgd" or sent < result["sgd"][2], name
+
+
+def test_models_gossip_over_gloo() -> None:
+    for result in on_ranks(trained, 2, [*MODELS, "ad-psgd"]):
+        for name, (_, gain, sent) in result.items():
+            assert gain < 0, name
+            assert sent > 0, name
 
 
 def over_nccl() -> dict[str, tuple[bool, float, float]]:

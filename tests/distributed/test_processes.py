@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from battery import LAYOUT, vector
+from battery import LAYOUT
+from nets import SUMMED_BY_THE_BACKEND, exchange_twice
 from ranks import on_ranks
 from torch import Tensor
 
-from thinwire import METHODS, Context, Key
+from thinwire import METHODS
 from thinwire.comm import Comm, run
 from thinwire.comm.processes import Processes
 
@@ -34,6 +35,8 @@ async def conversation(comm: Comm) -> list[Any]:
     ring = sorted({(r - 1) % n, (r + 1) % n})
     heard.append({peer: x.tolist() for peer, x in (await comm.swap(one, ring, equal=True)).items()})
     heard.append({peer: x.tolist() for peer, x in (await comm.swap(torch.ones(r), ring)).items()})
+    onward = comm.swap(one, [(r + 1) % n], sources=[(r - 1) % n], equal=True)
+    heard.append({peer: x.tolist() for peer, x in (await onward).items()})
     if r == 0:
         await comm.send(1, torch.tensor([1, 2], dtype=torch.int64))
         sender, x = await comm.recv()
@@ -73,37 +76,16 @@ def test_bytes_are_those_of_the_virtual_driver_and_the_sizes_that_were_asked() -
         assert real[rank][1] == virtual.traffic[rank].bytes + asked
 
 
-async def exchange_twice(comm: Comm, method: str) -> Tensor:
-    exchange = METHODS.parse(method).exchange
-    state = exchange.init(LAYOUT, comm)
-    for step in range(2):
-        ctx = Context(comm, LAYOUT, Key(seed=5, step=step, rank=comm.rank))
-        out = await exchange(vector(LAYOUT.numel, seed=10 * step + comm.rank), state, ctx)
-    return out
-
-
 def every_method(names: list[str]) -> dict[str, Tensor]:
     driver = Processes({(0, 1, 2, 3): dist.group.WORLD})  # type: ignore[dict-item]
-    return {name: driver.run(exchange_twice(driver.comm, name)) for name in names}
-
-
-SUMMED_BY_THE_BACKEND = {
-    "sgd": 1e-6,
-    "marina": 1e-5,
-    "fp16": 0.05,
-    "bf16": 0.05,
-    "powersgd": 1e-4,
-    "randomk": 1e-6,
-    "sketched-sgd": 1e-6,
-}
-"""Methods whose sums depend on the backend's order, and how far they may be from the virtual driver's."""
+    return {name: driver.run(exchange_twice(driver.comm, name, LAYOUT)) for name in names}
 
 
 def test_every_method_gives_the_bits_of_the_virtual_driver() -> None:
     names = list(METHODS)
     real = on_ranks(every_method, 4, names)
     for name in names:
-        virtual = run(lambda comm, name=name: exchange_twice(comm, name), 4).results  # type: ignore[misc]
+        virtual = run(lambda comm, name=name: exchange_twice(comm, name, LAYOUT), 4).results  # type: ignore[misc]
         for rank in range(4):
             if name in SUMMED_BY_THE_BACKEND:
                 assert torch.allclose(real[rank][name], virtual[rank], rtol=0, atol=SUMMED_BY_THE_BACKEND[name])

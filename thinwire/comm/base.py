@@ -57,10 +57,11 @@ class AllToAllRequest(Request[list[Tensor]]):
 @final
 @dataclass(frozen=True, eq=False)
 class SwapRequest(Request[dict[int, Tensor]]):
-    """`x` goes to every peer, and theirs come back. `equal` promises that all have the same size."""
+    """`x` goes to every peer, and what the sources sent comes back. `equal` promises that all have the same size."""
 
     x: Tensor
     peers: tuple[int, ...]
+    sources: tuple[int, ...]
     equal: bool = False
 
 
@@ -133,6 +134,7 @@ class Comm:
     size: int
     traffic: Traffic = field(default_factory=Traffic)
     ranks: tuple[int, ...] = ()  # of this view, in the numbers of the whole world; empty: everybody
+    gone: set[int] = field(default_factory=set)  # neighbours that a driver has given up on, where it may
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -160,11 +162,17 @@ class Comm:
             raise ValueError(f"all_to_all takes one tensor a rank: {self.size}; got {len(xs)}")
         return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes))
 
-    def swap(self, x: Tensor, peers: Sequence[int], *, equal: bool = False) -> SwapRequest:
-        """The same tensor to each neighbour, one from each."""
-        for peer in peers:
+    def swap(
+        self, x: Tensor, peers: Sequence[int], *, sources: Sequence[int] | None = None, equal: bool = False
+    ) -> SwapRequest:
+        """The same tensor to each peer, one from each source; the sources are the peers unless others are given.
+
+        A driver that may give up on neighbours leaves them out of the answer and adds them to `gone`.
+        """
+        sources = peers if sources is None else sources
+        for peer in {*peers, *sources}:
             self._check_peer(peer)
-        return SwapRequest(self.ranks, x, tuple(peers), equal)
+        return SwapRequest(self.ranks, x, tuple(peers), tuple(sources), equal)
 
     def send(self, to: int, x: Tensor) -> SendRequest:
         """One tensor to one rank."""

@@ -2,13 +2,15 @@
 
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
-first, eight bytes a peer. With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the
-request holds, so an exchange that compresses on the GPU moves only its payload.
+first, eight bytes a peer. Peers that share a group of their own talk on it. With gloo a CUDA tensor is staged through
+pinned memory: what crosses the bus is what the request holds, so an exchange that compresses on the GPU moves only
+its payload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 import torch
@@ -40,12 +42,17 @@ class Processes:
     """Runs coroutines of this rank over `groups`: the process groups by their ranks, everybody's first.
 
     One driver is used by one thread. Two drivers with groups of their own do not disturb each other.
+
+    With `gone`, a set that drivers of one rank may share, a swap goes on without a peer that has broken off: the peer
+    joins the set and its answer is missing.
     """
 
-    def __init__(self, groups: Mapping[Ranks, dist.ProcessGroup]) -> None:
+    def __init__(self, groups: Mapping[Ranks, dist.ProcessGroup], gone: set[int] | None = None) -> None:
         self._groups = dict(groups)
         everybody = next(iter(self._groups.values()))
-        self.comm = Comm(dist.get_rank(everybody), dist.get_world_size(everybody))
+        self._patient = gone is None
+        rank, size = dist.get_rank(everybody), dist.get_world_size(everybody)
+        self.comm = Comm(rank, size, gone=set() if gone is None else gone)
         self._global = [dist.get_global_rank(everybody, rank) for rank in range(self.comm.size)]
         self._batched = dist.get_backend(everybody) == "nccl"  # nccl wants all sends and receives of a round at once
         self._handlers: dict[type, Callable[[Any, int], Any]] = {
@@ -100,56 +107,90 @@ class Processes:
     def _all_gather(self, request: AllGatherRequest, me: int) -> list[Tensor]:
         everybody = range(len(request.ranks))
         sends = {peer: request.x for peer in everybody if peer != me}
-        arrived = self._trade(request.ranks, sends, request.sizes, request.x)
+        arrived = self._trade(request.ranks, sends, tuple(sends), request.sizes, request.x)
         return [request.x if peer == me else arrived[peer] for peer in everybody]
 
     def _all_to_all(self, request: AllToAllRequest, me: int) -> list[Tensor]:
         sends = {peer: x for peer, x in enumerate(request.xs) if peer != me}
-        arrived = self._trade(request.ranks, sends, request.sizes, request.xs[me])
+        arrived = self._trade(request.ranks, sends, tuple(sends), request.sizes, request.xs[me])
         return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
 
     def _swap(self, request: SwapRequest, me: int) -> dict[int, Tensor]:
         sizes = (request.x.numel(),) * len(request.ranks) if request.equal else None
-        return self._trade(request.ranks, dict.fromkeys(request.peers, request.x), sizes, request.x)
+        sends = dict.fromkeys(request.peers, request.x)
+        return self._trade(request.ranks, sends, request.sources, sizes, request.x)
 
     def _trade(
-        self, ranks: Ranks, sends: Mapping[int, Tensor], sizes: Sequence[int] | None, like: Tensor
+        self,
+        ranks: Ranks,
+        sends: Mapping[int, Tensor],
+        sources: Sequence[int],
+        sizes: Sequence[int] | None,
+        like: Tensor,
     ) -> dict[int, Tensor]:
-        """Send to peers of the group and receive from the same ones; `sizes` by peer, asked for when None."""
+        """Send to peers of the group, receive from the sources; `sizes` by source, asked for when None."""
         if sizes is None:
             device = self._native(like)
             mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
-            theirs = {peer: torch.empty(1, dtype=torch.int64, device=device) for peer in sends}
+            theirs = {peer: torch.empty(1, dtype=torch.int64, device=device) for peer in sources}
             self.traffic.count(*mine.values())
-            self._post(ranks, mine, theirs)
-            known = {peer: int(size) for peer, size in theirs.items()}
+            broken = self._post(ranks, mine, theirs)
+            known = {peer: int(size) for peer, size in theirs.items() if peer not in broken}
+            sends = {peer: x for peer, x in sends.items() if peer not in broken}
         else:
-            known = {peer: sizes[peer] for peer in sends}
+            known = {peer: sizes[peer] for peer in sources}
         device = self._native(like)
         pin = like.is_cuda and device.type == "cpu"
         buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=pin) for p, n in known.items()}
-        self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
-        return _to(buffers, like.device)
+        broken = self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
+        return _to({peer: buffer for peer, buffer in buffers.items() if peer not in broken}, like.device)
 
-    def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        """All sends and receives of one round, and wait. Each rank starts with its next neighbour."""
-        group, me = self._groups[ranks], ranks.index(self.comm.rank)
-        n = len(ranks)
-        operations = [
-            dist.P2POp(dist.irecv, receives[peer], self._global[ranks[peer]], group)
+    def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> set[int]:
+        """All sends and receives of one round, and wait; who broke off. Each rank starts with its next neighbour."""
+        me, n = ranks.index(self.comm.rank), len(ranks)
+        posts = [
+            (peer, dist.irecv, receives[peer])
             for peer in sorted(receives, key=lambda p: (me - p) % n)
             if receives[peer].numel()
         ] + [
-            dist.P2POp(dist.isend, sends[peer].contiguous(), self._global[ranks[peer]], group)
+            (peer, dist.isend, sends[peer].contiguous())
             for peer in sorted(sends, key=lambda p: (p - me) % n)
             if sends[peer].numel()
         ]
         if self._batched:
-            works = dist.batch_isend_irecv(operations) if operations else []
-        else:
-            works = [op.op(op.tensor, op.peer, op.group) for op in operations]
-        for work in works:
-            work.wait()
+            group = self._groups[ranks]
+            operations = [dist.P2POp(call, x, self._global[ranks[peer]], group) for peer, call, x in posts]
+            for started in dist.batch_isend_irecv(operations) if operations else []:
+                started.wait()
+            return set()
+        works: list[tuple[int, Callable[[], Any]]] = []
+        broken: set[int] = set()
+        for peer, call, tensor in posts:
+            with self._breaks(ranks, peer, broken):
+                work = call(tensor, self._global[ranks[peer]], self._between(ranks, peer))
+                assert work is not None  # this rank is in the group
+                works.append((peer, work.wait))
+        for peer, wait in works:
+            with self._breaks(ranks, peer, broken):
+                wait()
+        return broken
+
+    def _between(self, ranks: Ranks, peer: int) -> dist.ProcessGroup:
+        """The group of this rank and a peer alone, where there is one: what goes wrong on it stays between them."""
+        pair = tuple(sorted((self.comm.rank, ranks[peer])))
+        return self._groups.get(pair, self._groups[ranks])
+
+    @contextmanager
+    def _breaks(self, ranks: Ranks, peer: int, broken: set[int]) -> Iterator[None]:
+        """Name the edge of an error; go on without the peer where that is allowed."""
+        try:
+            yield
+        except RuntimeError as error:
+            other = ranks[peer]
+            if self._patient:
+                raise RuntimeError(f"the edge {self.comm.rank}-{other} broke: {error}") from error
+            broken.add(peer)
+            self.comm.gone.add(other)
 
     def _send(self, request: SendRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]

@@ -29,6 +29,7 @@ from thinwire.comm.base import (
 from thinwire.core.errors import DeadlockError
 
 T = TypeVar("T")
+COLLECTIVES = (AllReduceRequest, AllGatherRequest, AllToAllRequest)
 
 
 @final
@@ -105,9 +106,13 @@ class _LockStep(Generic[T]):
         """Answer one collective whose group is complete."""
         for rank, first in self.waiting.items():
             members = first.ranks
+            if rank != members[0] or not isinstance(first, COLLECTIVES):
+                continue
             requests = [self.waiting.get(member) for member in members]
-            ready = [r for r in requests if r is not None and type(r) is type(first) and r.ranks == members]
-            if rank != members[0] or len(ready) < len(members):
+            ready: list[Request[Any]] = [
+                r for r in requests if r is not None and type(r) is type(first) and r.ranks == members
+            ]
+            if len(ready) < len(members):
                 continue
             answers = _answer_collective(ready)
             if answers is None:
@@ -121,9 +126,14 @@ class _LockStep(Generic[T]):
     def _point_to_point(self) -> bool:
         for rank, request in list(self.waiting.items()):
             if isinstance(request, SwapRequest):
-                boxes = {peer: self.mail.get((request.ranks[peer], rank)) for peer in request.peers}
+                boxes = {peer: self.mail.get((request.ranks[peer], rank)) for peer in request.sources}
                 if all(boxes.values()):
-                    self._advance(rank, {peer: box.popleft() for peer, box in boxes.items() if box})
+                    arrived = {peer: box.popleft() for peer, box in boxes.items() if box}
+                    if request.equal:
+                        _check_sizes(
+                            "swap", (request.x.numel(),) * len(arrived), tuple(map(Tensor.numel, arrived.values()))
+                        )
+                    self._advance(rank, arrived)
                     return True
             elif isinstance(request, SendRequest):
                 to, me = request.ranks[request.to], request.ranks.index(rank)
@@ -179,7 +189,7 @@ def _check_sizes(what: str, promised: tuple[int, ...] | None, sizes: tuple[int, 
 
 def _describe(request: Request[Any]) -> str:
     if isinstance(request, SwapRequest):
-        return f"swap with {list(request.peers)}"
+        return f"swap with {sorted({*request.peers, *request.sources})}"
     if isinstance(request, SendRequest):
         return f"send to {request.to}"
     if isinstance(request, RecvRequest):

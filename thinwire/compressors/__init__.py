@@ -18,6 +18,7 @@ from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.compressors.low_precision import LowPrecision
 from thinwire.compressors.low_rank import LowRank
 from thinwire.compressors.minifloat import MiniFloat
+from thinwire.compressors.modulo import Modulo
 from thinwire.compressors.natural import Natural
 from thinwire.compressors.natural_dithering import NaturalDithering
 from thinwire.compressors.one_bit import OneBit
@@ -28,6 +29,7 @@ from thinwire.compressors.rotated import Rotated
 from thinwire.compressors.sampled_topk import SampledTopK
 from thinwire.compressors.sbc import Sbc
 from thinwire.compressors.scaled_sign import ScaledSign
+from thinwire.compressors.shrunk import Shrunk
 from thinwire.compressors.sign import Sign
 from thinwire.compressors.sparse_loco import SparseLoco
 from thinwire.compressors.strom import Strom
@@ -60,6 +62,7 @@ __all__ = [
     "LowPrecision",
     "LowRank",
     "MiniFloat",
+    "Modulo",
     "Natural",
     "NaturalDithering",
     "OneBit",
@@ -70,6 +73,7 @@ __all__ = [
     "SampledTopK",
     "Sbc",
     "ScaledSign",
+    "Shrunk",
     "Sign",
     "SparseLoco",
     "Strom",
@@ -102,6 +106,7 @@ for _cls in (
     LowPrecision,
     LowRank,
     MiniFloat,
+    Modulo,
     Natural,
     NaturalDithering,
     OneBit,
@@ -112,6 +117,7 @@ for _cls in (
     SampledTopK,
     Sbc,
     ScaledSign,
+    Shrunk,
     Sign,
     SparseLoco,
     Strom,

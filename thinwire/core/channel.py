@@ -13,9 +13,9 @@ from thinwire.core.codec import Codec
 from thinwire.core.coded import Coded, SymbolCompressor
 from thinwire.core.compressor import Compressor, encode_with_feedback
 from thinwire.core.config import Config
+from thinwire.core.gaussian import lost
 from thinwire.core.memory import Memory, NoMemory
 from thinwire.core.payload import HEADER, Payload
-from thinwire.core.types import Key, Layout
 from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 BUCKET = 1 << 20  # elements for which facts that depend on d are judged
-SAMPLE = 4096
 
 
 @final
@@ -127,7 +126,7 @@ def _warn_if_unstable(compressor: Compressor, memory: ErrorFeedback) -> None:
     bound = compressor.omega(BUCKET)
     if not compressor.unbiased or bound is None or memory.growth(bound) < 1:
         return
-    omega = _gaussian_omega(compressor)
+    omega = lost(compressor)
     if memory.growth(omega) >= 1:
         warnings.warn(
             f"error feedback with alpha={memory.alpha}, beta={memory.beta} around {compressor.id} lets errors grow: "
@@ -135,10 +134,3 @@ def _warn_if_unstable(compressor: Compressor, memory: ErrorFeedback) -> None:
             "write ErrorFeedback(alpha=0.2, beta=0.9), or use more levels",
             stacklevel=4,
         )
-
-
-def _gaussian_omega(compressor: Compressor) -> float:
-    x = torch.randn(SAMPLE, generator=torch.Generator().manual_seed(0))
-    payload = compressor.encode(x, key=Key(seed=1))
-    error = compressor.decode(payload, Layout.flat(SAMPLE)) - x
-    return float(error.square().sum() / x.square().sum())

@@ -93,4 +93,6 @@ def _word(value: Any) -> str:
     if isinstance(value, Config):
         return f"({value.id})"
     word = str(_plain(value))
+    if isinstance(value, str) and any(mark in word for mark in ",:"):
+        return f"({word})"
     return word.lower() if isinstance(value, bool) or value is None else word

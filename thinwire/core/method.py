@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import signature
@@ -57,8 +58,9 @@ class Method(Config):
     @property
     def id(self) -> str:
         """The id of the factory that made it, while it still makes the same; else a digest of its parts."""
-        if self.label and METHODS.parse(self.label) == self:
-            return self.label
+        with suppress(ValueError):  # parts that have no id of one line
+            if self.label and METHODS.parse(self.label) == self:
+                return self.label
         parts = replace(self, label="").to_json()
         return f"custom-{zlib.crc32(parts.encode()):08x}"
 

@@ -49,13 +49,13 @@ class Registry(Generic[T]):
         return iter(sorted({*self._made, *(p.name for p in entry_points(group=self.group))}))
 
     def parse(self, text: str) -> T:
-        """The object of an id such as `qsgd:bits=4,norm=max`."""
+        """The object of an id such as `qsgd:bits=4,norm=max`. A value that is an id itself stands in parentheses."""
         name, _, arguments = text.strip().partition(":")
         make = self[name]
         known = inspect.signature(make).parameters
         types = get_type_hints(make)  # of a dataclass: its fields
         kwargs: dict[str, Any] = {}
-        for part in filter(None, arguments.split(",")):
+        for part in filter(None, _split(arguments)):
             key, equals, value = (word.strip() for word in part.partition("="))
             if not equals:
                 raise ValueError(
@@ -65,8 +65,9 @@ class Registry(Generic[T]):
                 raise ValueError(f"{self.what} '{name}' has no setting '{key}'{suggest(key, known)}")
             if key in kwargs:
                 raise ValueError(f"'{text}' sets {key} twice")
-            kwargs[key] = _value(value)
-            if not _fits(kwargs[key], types.get(key, Any)):
+            nested = value.startswith("(") and _is_config(types.get(key))
+            kwargs[key] = self.parse(value[1:-1]) if nested else _value(value)
+            if not nested and not _fits(kwargs[key], types.get(key, Any)):
                 raise ValueError(f"'{part}' in '{text}': {key} is {_spell(types[key])}")
         return make(**kwargs)
 
@@ -76,7 +77,31 @@ def _same(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
     return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)
 
 
+def _split(text: str) -> list[str]:
+    """At commas outside parentheses.
+
+    >>> _split("a=1,b=(c:d=2,e=(f:g=3)),h=4")
+    ['a=1', 'b=(c:d=2,e=(f:g=3))', 'h=4']
+    """
+    parts, depth = [""], 0
+    for mark in text:
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        if mark == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    return parts
+
+
+def _is_config(hint: Any) -> bool:
+    """Whether only an object of the registry's own kind fits."""
+    plain = (int, float, bool, str, NoneType)
+    return all(isinstance(choice, type) and choice not in plain for choice in _choices(hint))
+
+
 def _value(text: str) -> Any:
+    if text.startswith("(") and text.endswith(")"):
+        return text[1:-1]
     words = {"true": True, "false": False, "none": None}
     if text in words:
         return words[text]

@@ -167,6 +167,8 @@ class Context:
     key: Key
     clock: Clock = field(default_factory=Clock)
     lr: float = 1.0
+    before: Tensor | None = None
+    """Where models are exchanged: the model before the local step."""
     motion: tuple[float, ...] = ()
     """Of the last parameter steps, newest first, for memories that ask: the mean square over all elements of
     step / lr. Times the elements of a vector it is the vector's share of the squared length."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, final
@@ -11,18 +11,24 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from thinwire.core.clock import Clock, Span
+from thinwire.core.clock import Span
 from thinwire.core.method import Method
 from thinwire.engine import checkpoint
-from thinwire.engine.bucket import Bucket
+from thinwire.engine.asynchronous import AsyncModels
+from thinwire.engine.consensus import Consensus
 from thinwire.engine.exchanger import Exchanger
-from thinwire.engine.parameters import Trained, check_model, newcomer, trained
+from thinwire.engine.gradients import Gradients
+from thinwire.engine.legal import check_method
+from thinwire.engine.models import Models
+from thinwire.engine.parameters import Trained, check_model, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
 from thinwire.engine.replicas import equalise
-from thinwire.engine.signal import GradSource, Source, source
+from thinwire.engine.rounds import Packed, Rounds
+from thinwire.engine.signal import source
+from thinwire.exchange.proximal import Proximal
+from thinwire.sync.signals import Param
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
@@ -37,6 +43,7 @@ def attach(
     exclude: Sequence[str] = (),
     seed: int = 0,
     timeout: float = 600.0,
+    drop_dead: bool = False,
 ) -> Wire:
     """Exchange the gradients of `model` by `method` from here on; every rank calls it with the same arguments.
 
@@ -44,6 +51,10 @@ def attach(
     result in `p.grad`, so that clipping, a GradScaler and `optimizer.step` see it. Tensors below `min_size` elements
     (10,000; 0 for methods that keep no magnitudes) and names that match a pattern in `exclude` travel uncompressed.
     A rank that does not answer for `timeout` seconds is an error; one that has died is noticed at once.
+
+    Methods that gossip leave gradients alone and exchange models inside `optimizer.step`, with neighbours only; ranks
+    then differ, and `wire.consensus()` is the model to keep. With `drop_dead` they go on without a neighbour that has
+    died or does not answer: its weight falls to the ranks it was connected to.
     """
     if not isinstance(method, Method):
         raise TypeError(
@@ -59,7 +70,7 @@ def attach(
         raise ValueError("this optimizer is attached already; write wire.switch(method), or wire.detach() first")
     group = process_group or dist.group.WORLD
     assert group is not None
-    return Wire(model, optimizer, method, group, min_size, exclude, seed, timeout)
+    return Wire(model, optimizer, method, group, min_size, exclude, seed, timeout, drop_dead)
 
 
 @final
@@ -76,23 +87,17 @@ class Wire:
         exclude: Sequence[str],
         seed: int,
         timeout: float,
+        drop_dead: bool,
     ) -> None:
         self._optimizer, self._group = optimizer, group
-        self._min_size, self._exclude = min_size, exclude
+        self._min_size, self._exclude, self._drop_dead = min_size, exclude, drop_dead
         self._trained: list[Trained] = trained(model, optimizer)
         check_exclude([item for _, item in self._trained], exclude)
-        self._known = {id(p) for p, _ in self._trained}
         self._quiet = 0  # depth of no_sync blocks
-        self._busy = False  # inside a backward pass that will exchange
-        self._fresh = False  # exchanged since the last optimizer.step
-        self._launched = 0  # buckets of this round that are on their way
         self._build(method, seed, timeout)
         equalise(model, group)
         self._exchanger.forget_traffic()
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(index)) for index, (p, _) in enumerate(self._trained)
-        ]
-        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        self._rounds.begin()
         _attached.add(optimizer)
 
     # What a training loop uses.
@@ -104,7 +109,10 @@ class Wire:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in the block only accumulate; the next one outside exchanges the sum."""
+        """Backward passes in the block only accumulate; the next one outside exchanges the sum.
+
+        Where models are exchanged, optimizer steps in the block are local.
+        """
         self._quiet += 1
         try:
             yield
@@ -113,7 +121,7 @@ class Wire:
 
     def stats(self) -> dict[str, float]:
         """Bytes, bits an element, ratio, compression error and seconds of this rank since attach."""
-        return self._exchanger.report()
+        return {**self._rounds.report(), **self._exchanger.report()}
 
     def plan(self) -> Plan:
         """What happens to every tensor; print it."""
@@ -123,18 +131,48 @@ class Wire:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
         return sorted(self._exchanger.events, key=lambda span: span.start)
 
+    def consensus(self) -> Consensus:
+        """The mean of all ranks' models, and how far they are from it; every rank calls it."""
+        self._rounds.settle()
+        with torch.no_grad():
+            self._rounds.gather()
+            found = self._exchanger.consensus(self._packed.buckets)
+        model: dict[str, torch.Tensor] = {}
+        for bucket, (mean, _) in zip(self._packed.buckets, found, strict=True):
+            cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
+            model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
+        return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
+
+    def distances(self) -> list[tuple[int, float]]:
+        """How far apart models were: (round, estimate), every 50 rounds of a method that gossips."""
+        return list(self._exchanger.distances)
+
     def switch(self, method: Method) -> None:
-        """Go on with another method; memories that both have are kept. Every rank calls it between steps."""
-        old, seed, timeout = self._exchanger, self._exchanger.seed, self._exchanger.timeout
-        kept = checkpoint.collect(old, self._buckets)
+        """Go on with another method; memories that both have are kept. Every rank calls it between steps.
+
+        From or to a method that exchanges models, all ranks go on from the mean of their models and of the moments of
+        their optimizers, without memories.
+        """
+        old, rounds, seed, timeout = self._exchanger, self._rounds, self._exchanger.seed, self._exchanger.timeout
+        models = Param() in (self.method.sync.of, method.sync.of)
+        if models:
+            self._average()
+        kept = None if models else checkpoint.collect(old, self._packed.buckets)
         self._build(method, seed, timeout)
+        rounds.close()
         self._exchanger.succeed(old)
         old.close()
-        checkpoint.restore(self._exchanger, self._buckets, kept, on_resize="error")
+        if kept is None:
+            self._rounds.begin()
+        else:
+            checkpoint.restore(self._exchanger, self._packed.buckets, kept, on_resize="error")
 
     def state_dict(self) -> dict[str, Any]:
-        """The memories of this rank by parameter, for torch.save (a file a rank) or torch.distributed.checkpoint."""
-        return checkpoint.collect(self._exchanger, self._buckets)
+        """The memories of this rank by parameter, for torch.save (a file a rank) or torch.distributed.checkpoint.
+
+        Where models are exchanged, this rank's model is part of it.
+        """
+        return checkpoint.collect(self._exchanger, self._packed.buckets, self._rounds.save())
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -142,18 +180,16 @@ class Wire:
         """Go on where `state_dict` was taken; every rank calls it.
 
         On another number of ranks give all ranks' states, as a list: every rank then gets the mean of the residuals
-        ("mean"), or starts without ("reset"), or refuses ("error").
+        ("mean"), or starts without ("reset"), or refuses ("error"). Where models are exchanged, every rank starts
+        from the mean of the models, without memories.
         """
         checkpoint.check(self.method, state)
-        checkpoint.restore(self._exchanger, self._buckets, state, on_resize=on_resize)
+        saved, resized = checkpoint.restore(self._exchanger, self._packed.buckets, state, on_resize=on_resize)
+        self._rounds.load(saved, resized=resized)
 
     def detach(self) -> None:
-        """Remove every hook and stop; the model and the optimizer are as before."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        _attached.discard(self._optimizer)
-        self._exchanger.close()
+        """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
+        self._end(failed=False)
 
     def __enter__(self) -> Wire:
         return self
@@ -161,112 +197,48 @@ class Wire:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.detach()
-
-    # What the hooks do.
+        self._end(failed=kind is not None)
 
     def _build(self, method: Method, seed: int, timeout: float) -> None:
-        """Plan, exchanger, handshake and buckets for `method`."""
-        if method.sync.staleness != 0 or method.sync.every != 1:
-            raise ValueError(f"attach exchanges every step, at once; got {method.sync!r}: write Sync()")
-        signal = source(method.sync.of, self._optimizer)
+        """Plan, exchanger, handshake, buckets and hooks for `method`."""
+        check_method(method, dist.get_world_size(self._group), drop_dead=self._drop_dead)
+        signal = None if isinstance(method.sync.of, Param) else source(method.sync.of, self._optimizer)
         plan = make_plan(
             [item for _, item in self._trained],
             method.id,
             bucket_mb=method.overlap.bucket_mb,
             min_size=smallest(method) if self._min_size is None else self._min_size,
             exclude=self._exclude,
+            whole=isinstance(method.exchange, Proximal),
         )
         fields = {"model": str([(item.name, item.shape) for _, item in self._trained]), "plan": str(plan)}
         # A meeting that fails leaves everything as it was.
-        self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields, self._optimizer)
-        self._source: Source = signal
+        self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields, self._optimizer, self._drop_dead)
         self._plan = plan
-        self._buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
         by_name = {one.item.name: one for one in self._trained}
-        self._members = [[by_name[item.name] for item in bucket.items] for bucket in self._buckets]
-        self._places = {
-            item.name: (bucket, place) for bucket in self._buckets for place, item in enumerate(bucket.items)
-        }
+        buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
+        members = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
+        self._packed = Packed(self._exchanger, buckets, members, self._optimizer, lambda: self._quiet > 0)
+        if signal is not None:
+            self._rounds: Rounds = Gradients(self._packed, signal)
+        elif method.sync.staleness is None:
+            self._rounds = AsyncModels(self._packed)
+        else:
+            self._rounds = Models(self._packed)
 
-    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
-        def arrived(p: torch.Tensor) -> None:
-            if self._quiet == 0:
-                self._arrived(self._trained[index])
+    def _end(self, *, failed: bool) -> None:
+        _attached.discard(self._optimizer)
+        try:
+            self._rounds.close(failed=failed)
+        finally:
+            self._exchanger.close()
 
-        return arrived
-
-    def _arrived(self, one: Trained) -> None:
-        """A gradient is complete: take it, and launch what has become full, in the order of the plan."""
-        if not self._busy:
-            self._busy = True
-            self._begin()
-            Variable._execution_engine.queue_callback(self._finish)
-        bucket, place = self._places[one.item.name]
-        if bucket.used[place]:
-            raise RuntimeError(
-                f"{one.item.name} got its gradient twice in one backward pass; "
-                "with activation checkpointing write checkpoint(..., use_reentrant=False)"
-            )
-        self._fill(bucket, place, one)
-        while self._launched < len(self._buckets) and self._buckets[self._launched].ready:
-            self._launch()
-
-    def _begin(self) -> None:
-        self._exchanger.events = []
-        self._launched = 0
-
-    def _fill(self, bucket: Bucket, place: int, one: Trained) -> None:
-        grad = one.parameter.grad
-        assert grad is not None
-        if grad.is_sparse:
-            raise ValueError(f"{one.item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
-        view = bucket.fill(place, grad)
-        if not self._exchanger.warm:
-            self._source.fill(view, one.parameter, one.item.group)
-
-    def _launch(self) -> None:
-        bucket = self._buckets[self._launched]
-        lr = self._optimizer.param_groups[bucket.items[0].group]["lr"]
-        self._exchanger.launch(bucket, float(lr))
-        self._launched += 1
-
-    @torch.no_grad()
-    def _finish(self) -> None:
-        """Backward has ended: launch what is left, with zeros for what has no gradient, and take the results."""
-        self._busy = False
-        mark = Clock(bucket=-1, chunk=-1)
-        mark.mark("backward ends")
-        self._exchanger.events += mark.spans
-        while self._launched < len(self._buckets):
-            bucket = self._buckets[self._launched]
-            for place, one in enumerate(self._members[self._launched]):
-                if one.parameter.grad is None:
-                    bucket.views[place].zero_()
-                elif not bucket.used[place]:
-                    self._fill(bucket, place, one)
-            self._launch()
-        warm = self._exchanger.warm
-        for bucket, members in zip(self._buckets, self._members, strict=True):
-            used = self._exchanger.wait(bucket)
-            for (p, item), view, anywhere in zip(members, bucket.views, used, strict=True):
-                if anywhere:
-                    self._take(p, view, GradSource() if warm else self._source, item.group)
-        self._exchanger.end_round()
-        self._fresh = True
-
-    def _take(self, p: nn.Parameter, view: torch.Tensor, source: Source, group: int) -> None:
-        source.take(view, p, group)
-        if p.grad is None:
-            p.grad = torch.empty_like(p)
-        p.grad.copy_(view)
-
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Exchange now if no backward pass did, so that a rank without gradients does not stop the others."""
-        new = newcomer(optimizer, self._known)
-        if new:
-            raise ValueError(f"{new} wants a gradient since attach; write wire.detach(), then attach again")
-        if not self._fresh and self._quiet == 0:
-            self._begin()
-            self._finish()
-        self._fresh = False
+    def _average(self) -> None:
+        """Every model becomes the mean of all, and so do moments: replicas with moments of their own drift apart."""
+        mean = self.consensus().model
+        with torch.no_grad():
+            for p, item in self._trained:
+                p.copy_(mean[item.name])
+                for moment in self._optimizer.state[p].values():
+                    if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
+                        moment.copy_(self._exchanger.average(moment.float()))

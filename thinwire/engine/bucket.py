@@ -47,7 +47,7 @@ class Round:
     """One bucket on its way."""
 
     handover: Handover
-    agreed: Future[Agreed]
+    agreed: Future[Agreed] | None  # models need no agreement
     parts: list[Future[None]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
 
@@ -68,6 +68,7 @@ class Bucket:
         self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.round: Round | None = None
+        self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
         cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
         self.chunks = []
         for start, stop in cuts:
@@ -78,6 +79,10 @@ class Bucket:
     def ready(self) -> bool:
         """Whether every tensor has been filled."""
         return all(self.used)
+
+    def names(self, chunk: Chunk) -> str:
+        """The tensors that a chunk holds a part of."""
+        return ", ".join(dict.fromkeys(chunk.layout.names))
 
     def fill(self, tensor: int, value: Tensor) -> Tensor:
         """Take the gradient of one tensor; returns its place in the buffer."""

@@ -44,8 +44,8 @@ class Piece(NamedTuple):
     data: Tensor
 
 
-def collect(exchanger: Exchanger, buckets: Sequence[Bucket]) -> dict[str, Any]:
-    """The state of this rank."""
+def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state of this rank, and what else belongs to it."""
     pieces: Pieces = {}
     for piece in _pieces(exchanger.comm, buckets):
         pieces.setdefault(piece.where, []).append((piece.start, piece.data))
@@ -66,6 +66,7 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket]) -> dict[str, Any]:
         "motion": list(exchanger.motion.steps),
         "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
         "tensors": tensors,
+        **(more or {}),
     }
     return {f"rank{exchanger.comm.rank}": state}
 
@@ -85,8 +86,13 @@ def check(method: Method, saved: Saved) -> None:
 
 
 @torch.no_grad()
-def restore(exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize) -> None:
-    """Fill the memories; one that was not kept for a parameter starts at zero. Every rank calls it."""
+def restore(
+    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize
+) -> tuple[Mapping[str, Any], bool]:
+    """Fill the memories; one that was not kept for a parameter starts at zero. Every rank calls it.
+
+    Returns what else was saved, and whether the number of ranks is another one now.
+    """
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
     states = _by_rank(saved)
@@ -123,6 +129,7 @@ def restore(exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)
+    return first, own is None
 
 
 def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
@@ -163,6 +170,10 @@ def _pieces(comm: Comm, buckets: Sequence[Bucket]) -> Iterator[Piece]:
                     start, stop = max(low, at), min(high, at + size)
                     if start < stop:
                         yield Piece((memory, item.name), start - at, tensor[start - low : stop - low])
+        for name, tensor in bucket.extra.items():
+            for item, at, size in zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False):
+                if size:
+                    yield Piece((name, item.name), 0, tensor[at : at + size])
 
 
 def _joined(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
@@ -210,7 +221,7 @@ def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
         raise ValueError(
             f"the state holds no '{memory}' for every element of {name}; it was saved from another model"
         )
-    return (total / holders).float()
+    return (total / holders).to(wanted.data.dtype)
 
 
 async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Pieces]:

@@ -3,6 +3,8 @@
 A bucket's round is one agreement and one exchange a chunk, launched in this order. The agreement tells every rank
 whether all gradients are finite and which tensors have one: if a gradient is not finite nothing is encoded, every
 rank gets NaN for the bucket, and memories stay as they were. Sums of plain float32 carry a NaN by themselves.
+
+Models that gossip need no agreement, and wait for neighbours alone. One that is not finite is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import thinwire
 from thinwire.core.clock import Clock, Span
 from thinwire.core.types import Context, Key
 from thinwire.engine.bucket import Agreed, Bucket, Chunk, Round
+from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.groups import drivers
 from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import handshake
@@ -30,9 +33,11 @@ from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.stats import SAMPLE_EVERY, Stats, compression_error
 from thinwire.engine.watch import Watch
 from thinwire.exchange.all_reduce import AllReduce
+from thinwire.exchange.gossip import Gossip
+from thinwire.exchange.proximal import Proximal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
     from torch.optim import Optimizer
@@ -54,23 +59,40 @@ class Exchanger:
     """Runs the rounds of one method on one process group. `round` counts them, and is part of the noise's key."""
 
     def __init__(
-        self, method: Method, group: dist.ProcessGroup, seed: int, timeout: float, optimizer: Optimizer | None
+        self,
+        method: Method,
+        group: dist.ProcessGroup,
+        seed: int,
+        timeout: float,
+        optimizer: Optimizer | None,
+        drop_dead: bool = False,
     ) -> None:
         depth = depth_of(method)
         if depth and optimizer is None:
             raise ValueError(
                 f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
             )
-        self.method = method
+        self.method, self.group = method, group
         self.seed = seed
         self.timeout = timeout
         self.round = 0
         self.stats = Stats()
         self.events: list[Span] = []  # of the last round
         self._counting = threading.Lock()  # DDP's results are taken in the lane's threads
-        slots = 1 if dist.get_backend(group) == "nccl" else method.overlap.in_flight
-        made = drivers(group, slots, method.exchange.groups(dist.get_world_size(group)), timeout)
+        exchange, size = method.exchange, dist.get_world_size(group)
+        self.drops = drop_dead
+        self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
+        self.gossips = isinstance(exchange, Gossip)
+        self.plain: Exchange = exchange.plain if isinstance(exchange, Gossip) else PLAIN
+        backend = "gloo" if drop_dead else dist.get_backend(group)  # nccl ends the process where a peer breaks off
+        one = backend == "nccl" or isinstance(exchange, Proximal)
+        slots = 1 if one else method.overlap.in_flight
+        groups = exchange.groups(size)
+        if drop_dead and isinstance(exchange, Gossip):
+            groups = list(exchange.edges(size))  # a group an edge, so that one that breaks leaves the others whole
+        made = drivers(group, slots, groups, timeout, set() if drop_dead else None, backend)
         self.comm = made[0].comm
+        self.traffic = [driver.traffic for driver in made]
         store = dist.PrefixStore(f"thinwire/{next(_attached)}", dist.distributed_c10d._get_default_store())
         self.watch = Watch(store, self.comm.rank, self.comm.size)
         self.lane = Lane(made, self.watch.explain)
@@ -89,17 +111,19 @@ class Exchanger:
         timeout: float,
         fields: Mapping[str, str],
         optimizer: Optimizer | None,
+        drop_dead: bool = False,
     ) -> Exchanger:
         """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`.
 
         The optimizer's steps are measured where a memory of the method asks for them.
         """
-        exchanger = cls(method, group, seed, timeout, optimizer)
+        exchanger = cls(method, group, seed, timeout, optimizer, drop_dead)
         common = {
             "thinwire version": thinwire.__version__,
             "method": method.id,
             "the method's settings": method.to_json(),
             "seed": str(seed),
+            "drop_dead": str(drop_dead),
         }
         try:
             differs = exchanger.call(lambda driver: driver.run(handshake(driver.comm, {**common, **fields})))
@@ -113,8 +137,8 @@ class Exchanger:
 
     def bucket(self, index: int, parcel: Parcel) -> Bucket:
         """A bucket with its buffer and state."""
-        compressed = parcel.compressed and self.method.exchange != PLAIN
-        exchange = self.method.exchange if compressed else PLAIN
+        compressed = parcel.compressed and self.method.exchange != self.plain
+        exchange = self.method.exchange if compressed else self.plain
         return Bucket(index, parcel, exchange, self.comm, self.method.overlap.chunk_mb)
 
     @property
@@ -122,24 +146,35 @@ class Exchanger:
         """Whether this round still travels uncompressed."""
         return self.round < self.method.sync.warmup
 
-    def launch(self, bucket: Bucket, lr: float = 1.0) -> None:
-        """Send the filled buffer on its way."""
-        exchange = PLAIN if self.warm else bucket.exchange
+    def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None) -> None:
+        """Send the filled buffer on its way; `before` is the model before the local step."""
+        exchange = self.plain if self.warm else bucket.exchange
         handover, used = Handover(bucket.flat.device), bytes(bucket.used)
         chunks = [Chunk(0, bucket.layout.numel, bucket.layout, {})] if exchange is PLAIN else bucket.chunks
         clock = Clock(bucket.index, -1)
         clock.mark("launch")
-        agreed = self.lane.launch(
-            lambda driver: _agree(driver, bucket, used, handover, clock, check=exchange is not PLAIN)
-        )
+        agreed = None
+        if not self.gossips:
+            agreed = self.lane.launch(
+                lambda driver: _agree(driver, bucket, used, handover, clock, check=exchange is not PLAIN)
+            )
         bucket.round = Round(handover, agreed, clocks=[clock])
         for number, chunk in enumerate(chunks):
-            key = Key(self.seed, self.round, self.comm.rank, bucket.index, 0, chunk.start)
-            ctx = Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr, tuple(self.motion.steps))
-            sample = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0
-            work = self._work(bucket, chunk, exchange, ctx, bucket.round, sample=sample)
+            ctx = self._context(bucket, number, chunk, lr, before)
+            sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0
+            work = self._work(bucket, chunk, exchange, ctx, bucket.round, sample=sampled)
             bucket.round.parts.append(self.lane.launch(work))
             bucket.round.clocks.append(ctx.clock)
+
+    def begin(self, buckets: Sequence[Bucket]) -> None:
+        """Let a proximal exchange prepare its round; the buffers hold the models."""
+        waiting: list[Future[None]] = []
+        for bucket in buckets:
+            for number, chunk in enumerate(bucket.chunks):
+                ctx = self._context(bucket, number, chunk, 1.0, None)
+                waiting.append(self.lane.launch(_begin(bucket, chunk, ctx)))
+        for future in waiting:
+            self._wait(future)
 
     def wait(self, bucket: Bucket) -> list[bool]:
         """Until the buffer holds the result; returns which tensors have a gradient on any rank."""
@@ -147,7 +182,7 @@ class Exchanger:
         assert going is not None
         for part in going.parts:
             self._wait(part)
-        agreed = self._wait(going.agreed)
+        agreed = Agreed(finite=True, used=[]) if going.agreed is None else self._wait(going.agreed)
         going.handover.take()
         if not agreed.finite:
             bucket.flat.fill_(math.nan)
@@ -160,6 +195,24 @@ class Exchanger:
             self.stats.skipped += not agreed.finite
         return agreed.used
 
+    def measure(self, buckets: Sequence[Bucket]) -> None:
+        """Estimate how far apart the models in the buffers are."""
+        x = sample(buckets, self.seed, self.round)
+        _, distance = self.call(lambda driver: driver.run(apart(driver.comm, x, some_gone=self.drops)))
+        self.distances.append((self.round, distance))
+        self.stats.distance = distance
+
+    def average(self, x: Tensor) -> Tensor:
+        """The mean of `x` over all ranks."""
+        return self.call(lambda driver: driver.run(average(driver.comm, x, some_gone=self.drops)))
+
+    def consensus(self, buckets: Sequence[Bucket]) -> list[tuple[Tensor, float]]:
+        """By bucket, the mean of the models in the buffers and the distance to it."""
+        return [
+            self.call(lambda driver, x=bucket.flat: driver.run(apart(driver.comm, x, some_gone=self.drops)))  # type: ignore[misc]
+            for bucket in buckets
+        ]
+
     def end_round(self) -> None:
         """Count the round."""
         self.round += 1
@@ -167,19 +220,19 @@ class Exchanger:
 
     def report(self) -> dict[str, float]:
         """The figures of `Stats` with what the drivers sent."""
-        traffic = [driver.traffic for driver in self.lane.drivers]
-        return self.stats.report(sum(t.bytes for t in traffic), sum(t.messages for t in traffic), self.comm.size)
+        sent, messages = sum(t.bytes for t in self.traffic), sum(t.messages for t in self.traffic)
+        return self.stats.report(sent, messages, self.comm.size)
 
     def forget_traffic(self) -> None:
         """Count from here: what attach itself sent is no part of training."""
-        for driver in self.lane.drivers:
-            driver.traffic.bytes = driver.traffic.messages = 0
+        for traffic in self.traffic:
+            traffic.bytes = traffic.messages = 0
 
     def succeed(self, old: Exchanger) -> None:
         """Go on counting where another exchanger stopped."""
         before = old.report()
         self.forget_traffic()
-        self.round, self.stats = old.round, old.stats
+        self.round, self.stats, self.distances = old.round, old.stats, old.distances
         self.motion.restore(old.motion.steps)
         self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])
 
@@ -194,18 +247,27 @@ class Exchanger:
     ) -> Work[None]:
         def work(driver: Processes) -> None:
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if exchange is not PLAIN and not going.agreed.result().finite:
+            if going.agreed is not None and exchange is not PLAIN and not going.agreed.result().finite:
                 return
             with going.handover.work():
                 x = bucket.flat[chunk.start : chunk.stop]
-                if sample and not isinstance(exchange, AllReduce):
+                if going.agreed is None and not _finite(x):
+                    raise FloatingPointError(f"the model is not finite in step {ctx.key.step}: {bucket.names(chunk)}")
+                if sample and not isinstance(exchange, AllReduce) and exchange.channels[0].compressor.keeps_scale:
                     self.stats.nmse = compression_error(exchange.channels[0].compressor, x, chunk.layout, ctx.key)
-                _rescale(exchange, chunk, ctx.lr)
+                if going.agreed is not None:
+                    _rescale(exchange, chunk, ctx.lr)
                 out = driver.run(exchange(x, chunk.state, replace(ctx, comm=driver.comm)), ctx.clock)
                 if out.data_ptr() != x.data_ptr():
                     x.copy_(out)
 
         return work
+
+    def _context(self, bucket: Bucket, number: int, chunk: Chunk, lr: float, before: Tensor | None) -> Context:
+        key = Key(self.seed, self.round, self.comm.rank, bucket.index, 0, chunk.start)
+        model = None if before is None else before[chunk.start : chunk.stop]
+        motion = tuple(self.motion.steps)
+        return Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr, model, motion)
 
     def _wait(self, future: Future[T]) -> T:
         """The result; PeerError soon after any rank raises the alarm, whatever this one is waiting for."""
@@ -217,6 +279,16 @@ class Exchanger:
                     raise  # the work itself timed out
                 if self.watch.alarmed.is_set():
                     raise self.watch.verdict() from None
+
+
+def _begin(bucket: Bucket, chunk: Chunk, ctx: Context) -> Work[None]:
+    def work(driver: Processes) -> None:
+        exchange = bucket.exchange
+        assert isinstance(exchange, Proximal)
+        x = bucket.flat[chunk.start : chunk.stop]
+        driver.run(exchange.begin(x, chunk.state, replace(ctx, comm=driver.comm)), ctx.clock)
+
+    return work
 
 
 def _agree(

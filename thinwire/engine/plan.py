@@ -74,8 +74,20 @@ class Plan:
         return "\n".join(lines)
 
 
-def make_plan(items: Sequence[Item], method: str, *, bucket_mb: float, min_size: int, exclude: Sequence[str]) -> Plan:
-    """Pack `items`, given in forward order."""
+def make_plan(
+    items: Sequence[Item],
+    method: str,
+    *,
+    bucket_mb: float,
+    min_size: int,
+    exclude: Sequence[str],
+    whole: bool = False,
+) -> Plan:
+    """Pack `items`, given in forward order; with `whole` all in one bucket."""
+    if whole:
+        if len({item.device for item in items}) > 1:
+            raise ValueError(f"{method} exchanges the model in one piece, on one device; got several devices")
+        return Plan((Parcel(tuple(reversed(items)), True),), method)
     limit = max(1, int(bucket_mb * (1 << 20) / 4))
     small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
     aside = {item.name for item in small}

@@ -79,4 +79,4 @@ def source(of: Signal, optimizer: Optimizer) -> Source:
         return MomentumSource(optimizer)
     if isinstance(of, Grad):
         return GradSource()
-    raise ValueError(f"attach exchanges Grad() or Momentum(); got {of!r}: write Sync(of=Grad())")
+    raise ValueError(f"attach exchanges Grad(), Momentum() or Param(); got {of!r}: write Sync(of=Grad())")

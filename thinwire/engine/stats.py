@@ -33,6 +33,7 @@ class Stats:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
     marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # of memories that may skip
     nmse: float = 0.0  # of the last measurement
+    distance: float = 0.0  # between models, of the last measurement
     bytes_before: int = 0  # sent by the methods before a switch
     messages_before: int = 0
 
@@ -58,6 +59,7 @@ class Stats:
             "bits_per_element": 8 * sent / self.elements if self.elements else 0.0,
             "ratio": ring / sent if sent else 1.0,
             "nmse": self.nmse,
+            "consensus_distance": self.distance,
             **{f"{what}_s": seconds for what, seconds in self.seconds.items()},
         }
 

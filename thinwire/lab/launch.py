@@ -51,9 +51,14 @@ def launch(
 
 
 def outcomes(
-    program: Callable[..., Any], workers: int, *args: Any, timeout: float = 600.0, hear: Say = print
+    program: Callable[..., Any],
+    workers: int,
+    *args: Any,
+    timeout: float = 600.0,
+    grace: float = GRACE,
+    hear: Say = print,
 ) -> list[Outcome]:
-    """How each rank ended, whatever happened to it."""
+    """How each rank ended, whatever happened to it; after a failure the others have `grace` seconds."""
     if workers < 1:
         raise ValueError(f"a run needs at least one worker; got {workers}: write --workers 4")
     context = multiprocessing.get_context("forkserver")
@@ -65,7 +70,7 @@ def outcomes(
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
-            _listen(ranks, time.monotonic() + timeout, hear)
+            _listen(ranks, time.monotonic() + timeout, grace, hear)
         finally:
             for rank in ranks:
                 rank.stop(Path(folder))
@@ -124,7 +129,7 @@ class _Rank:
         self.pipe.close()
 
 
-def _listen(ranks: list[_Rank], deadline: float, hear: Say) -> None:
+def _listen(ranks: list[_Rank], deadline: float, grace: float, hear: Say) -> None:
     while running := [rank for rank in ranks if rank.open]:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -138,7 +143,7 @@ def _listen(ranks: list[_Rank], deadline: float, hear: Say) -> None:
             was = rank.outcome.error
             rank.read(hear)
             if (rank.outcome.error and not was) or rank.outcome.exitcode:
-                deadline = min(deadline, time.monotonic() + GRACE)
+                deadline = min(deadline, time.monotonic() + grace)
 
 
 def _main(

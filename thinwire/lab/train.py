@@ -21,6 +21,7 @@ from thinwire.lab.measure import Curve, accuracy, mean, replicas_equal
 from thinwire.lab.records import Row
 from thinwire.lab.step_sizes import decay, optimizer_of, step_of
 from thinwire.lab.tasks import Data, Task, batches
+from thinwire.sync.signals import Param
 
 PAUSE = 0.1  # seconds between two reports of progress
 
@@ -97,6 +98,10 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
                     spoke = time.monotonic()
                     say(Progress(number, len(curve.losses), steps, curve.losses[-1]))
         seconds, stats = time.perf_counter() - curve.begun, wire.stats()
+        found = wire.consensus()
+        equal = replicas_equal(model)
+    if isinstance(method.sync.of, Param):
+        model.load_state_dict(found.model, strict=False)  # what a user keeps of models that differ
     if rank == 0:
         say(Progress(number, steps, steps, curve.losses[-1]))
     curves = curve.mean()
@@ -115,7 +120,8 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         "bits_per_element": bits,
         "ratio": ratio,
         "seconds": seconds,
-        "replicas_equal": replicas_equal(model),
+        "replicas_equal": equal,
+        "consensus_distance": found.distance,
         "curves": curves,
     }
 

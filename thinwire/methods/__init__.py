@@ -1,21 +1,31 @@
 """Papers as compositions, one file each."""
 
+from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.atomo import atomo
 from thinwire.methods.cast import bf16, fp16
+from thinwire.methods.choco_sgd import choco_sgd
+from thinwire.methods.d_admm import d_admm
+from thinwire.methods.d_psgd import d_psgd
+from thinwire.methods.dcd_psgd import dcd_psgd
+from thinwire.methods.deepsqueeze import deepsqueeze
 from thinwire.methods.demo import demo
 from thinwire.methods.dgc import dgc
 from thinwire.methods.diana import diana
 from thinwire.methods.drive import drive
+from thinwire.methods.ecd_psgd import ecd_psgd
 from thinwire.methods.ecq_sgd import ecq_sgd
 from thinwire.methods.eden import eden
+from thinwire.methods.edge_admm import edge_admm
 from thinwire.methods.ef21 import ef21
 from thinwire.methods.ef_signsgd import ef_signsgd
 from thinwire.methods.gtopk import gtopk
 from thinwire.methods.int_block import int4, int8
 from thinwire.methods.lag import lag
 from thinwire.methods.laq import laq
+from thinwire.methods.local_sgd import local_sgd
 from thinwire.methods.majority_vote import majority_vote
 from thinwire.methods.marina import marina
+from thinwire.methods.moniqua import moniqua
 from thinwire.methods.natural import natural
 from thinwire.methods.oktopk import oktopk
 from thinwire.methods.one_bit_sgd import one_bit_sgd
@@ -26,6 +36,7 @@ from thinwire.methods.qsgd_elias import qsgd_elias
 from thinwire.methods.randomk import randomk
 from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
+from thinwire.methods.sgp import sgp
 from thinwire.methods.signsgd import signsgd
 from thinwire.methods.signum import signum
 from thinwire.methods.sketched_sgd import sketched_sgd
@@ -38,14 +49,22 @@ from thinwire.methods.topk import topk
 from thinwire.methods.wangni import wangni
 
 __all__ = [
+    "ad_psgd",
     "atomo",
     "bf16",
+    "choco_sgd",
+    "d_admm",
+    "d_psgd",
+    "dcd_psgd",
+    "deepsqueeze",
     "demo",
     "dgc",
     "diana",
     "drive",
+    "ecd_psgd",
     "ecq_sgd",
     "eden",
+    "edge_admm",
     "ef21",
     "ef_signsgd",
     "fp16",
@@ -54,8 +73,10 @@ __all__ = [
     "int8",
     "lag",
     "laq",
+    "local_sgd",
     "majority_vote",
     "marina",
+    "moniqua",
     "natural",
     "oktopk",
     "one_bit_sgd",
@@ -66,6 +87,7 @@ __all__ = [
     "randomk",
     "sbc",
     "sgd",
+    "sgp",
     "signsgd",
     "signum",
     "sketched_sgd",

@@ -1,0 +1,100 @@
+"""AD-PSGD through attach: ranks train at their own speed, the model is shared, states and faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from nets import batch, flat, loss, net, train
+from ranks import endings, on_ranks
+
+import thinwire as tw
+from thinwire import methods
+
+SLOW = 2
+
+
+def trained(steps: int) -> dict[str, float]:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    before = loss(model, batch(99, 0)).item()
+    with tw.attach(model, optimizer, methods.ad_psgd(), min_size=0) as wire:
+        train(model, optimizer, range(steps))
+        found, stats = wire.consensus(), wire.stats()
+        state = wire.state_dict()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        wire.load_state_dict(state)
+        back = flat(model)
+    model.load_state_dict(found.model)
+    return {
+        "before": before,
+        "after": loss(model, batch(99, 0)).item(),
+        "distance": found.distance,
+        "restored": (back - flat(model)).norm().item(),
+        **{name: stats[name] for name in ("rounds", "exchanges", "staleness_max", "bytes_sent")},
+    }
+
+
+def test_models_train_and_are_shared() -> None:
+    results = on_ranks(trained, 4, 60)
+    for result in results:
+        assert result["after"] < 0.6 * result["before"]
+        assert result["restored"] < 4 * result["distance"] < 2
+        assert result["rounds"] == 60
+        assert result["bytes_sent"] > 0
+    assert sum(r["exchanges"] for r in results) == 2 * 2 * 60  # the two active ranks ask once a step; both ends count
+    assert max(r["staleness_max"] for r in results) >= 1
+
+
+def paced(slow: float) -> float:
+    """Seconds a step of this rank takes, with 20 ms of computing in each, or `slow` times that on one rank."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pause = 0.02 * (slow if dist.get_rank() == SLOW else 1)
+    steps = 6 if dist.get_rank() == SLOW and slow > 1 else 60
+    with tw.attach(model, optimizer, methods.ad_psgd(), min_size=0):
+        begun = time.perf_counter()
+        for step in range(steps):
+            time.sleep(pause)
+            train(model, optimizer, range(step, step + 1))
+        return (time.perf_counter() - begun) / steps
+
+
+def test_a_slow_rank_does_not_slow_the_others() -> None:
+    """Ten times slower: below 20%. A noisy machine gets three attempts."""
+    for _ in range(3):
+        even, uneven = on_ranks(paced, 4, 1.0), on_ranks(paced, 4, 10.0)
+        ratios = [uneven[rank] / even[rank] for rank in range(4) if rank != SLOW]
+        if max(ratios) < 1.2:
+            assert uneven[SLOW] > 5 * even[SLOW]
+            return
+    raise AssertionError(f"the others took {ratios} of their time, three times")
+
+
+def killed() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    wire = tw.attach(model, optimizer, methods.ad_psgd(), min_size=0, timeout=10.0, drop_dead=True)
+    train(model, optimizer, range(5))
+    before = loss(model, batch(99, 0)).item()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(model, optimizer, range(5, 65))
+    found = wire.consensus()
+    wire.detach()
+    raise SystemExit(json.dumps([before, loss(model, batch(99, 0)).item(), found.distance]))
+
+
+def test_survivors_go_on() -> None:
+    ended = endings(killed, 4, grace=60.0)
+    for rank, end in enumerate(ended):
+        if rank != 1:
+            before, after, distance = json.loads(end.error.rsplit("SystemExit: ", 1)[1])
+            assert after < 0.75 * before
+            assert distance < 1

@@ -1,0 +1,238 @@
+"""AD-PSGD's threads over real processes: no deadlock, no waiting for the slow, deaths, staleness."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import endings, on_ranks
+from torch import Tensor
+
+from thinwire import Channel, Layout, compressor
+from thinwire.engine.async_pairs import AsyncPairs, edge_drivers
+from thinwire.engine.shared import Shared
+from thinwire.exchange import Pairs
+from thinwire.topology import Star, Topology
+
+D = 200
+RANKS = 4
+
+
+def world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def begin(x: Tensor, pairs: Pairs | None = None, timeout: float = 30.0, **settings: Any) -> AsyncPairs:
+    exchange = pairs or Pairs()
+    drivers = edge_drivers(world(), exchange, timeout)
+    made = AsyncPairs(exchange, drivers, Shared(x), Layout.flat(x.numel()), seed=7, **settings)
+    made.start()
+    return made
+
+
+def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Random steps with random sleeps: the sum of start and steps, the last model, the figures."""
+    rank = dist.get_rank()
+    generator, sleeps = torch.Generator().manual_seed(rank), random.Random(rank)
+    total = torch.full((D,), float(rank), dtype=torch.float64)
+    shared = begin(total.to(dtype), pairs)
+    for _ in range(steps):
+        if sleeps.random() < 0.02:
+            time.sleep(0.01 * sleeps.random())
+        update = 0.01 * torch.randn(D, generator=generator)
+        total += update
+        model = shared.stepped(update.to(dtype))
+        assert model.shape == (D,)
+        assert model.dtype == dtype
+    return total, shared.stop(), shared.report()
+
+
+@pytest.mark.timeout(300)
+def test_ten_thousand_exchanges_without_a_deadlock() -> None:
+    """Ranks 1 and 3 ask 5,000 times each. In float64 the sum of the models is kept to its rounding."""
+    ended = on_ranks(wander, RANKS, Pairs(), 5000, torch.float64, timeout=280)
+    given, got = sum(total for total, _, _ in ended), sum(model for _, model, _ in ended)
+    assert float((got - given).abs().max()) < 1e-11
+    exchanges = [figures["exchanges"] for _, _, figures in ended]
+    assert exchanges[1] == exchanges[3] == 5000
+    assert exchanges[0] + exchanges[2] == 10_000
+    assert min(exchanges) > 4000  # both neighbours are asked
+
+
+@pytest.mark.parametrize("compressed", ["identity", "qsgd:bits=8", "topk:ratio=0.1"])
+def test_float32_models_keep_their_sum_to_rounding(compressed: str) -> None:
+    """On a star, where three threads answer at the hub. Payloads of one size, and of any."""
+    ended = on_ranks(wander, RANKS, Pairs(Channel(compressor(compressed)), Star()), 100, torch.float32)
+    given, got = sum(total for total, _, _ in ended), sum(model.double() for _, model, _ in ended)
+    assert float((got - given).abs().max()) < 2e-4
+    assert ended[0][2]["exchanges"] == 300
+
+
+def rates(slow: int, seconds: float, steps: int) -> list[float]:
+    """The median step of this rank, first with all ranks alike, then with one that takes ten times as long."""
+    medians = []
+    shared = begin(torch.zeros(D))
+    for phase in range(2):
+        dist.barrier()
+        lazy = phase == 1 and dist.get_rank() == slow
+        took = []
+        for _ in range(steps // 10 if lazy else steps):
+            begun = time.perf_counter()
+            time.sleep(10 * seconds if lazy else seconds)
+            shared.stepped(torch.zeros(D))
+            took.append(time.perf_counter() - begun)
+        medians.append(statistics.median(took))
+    shared.stop()
+    return medians
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["answers", "asks"])
+def test_a_rank_ten_times_slower_does_not_slow_the_others(slow: int) -> None:
+    """By less than 20%. A busy machine is given three attempts."""
+    for _ in range(3):
+        ended = on_ranks(rates, RANKS, slow, 0.02, 60)
+        assert ended[slow][1] > 5 * ended[slow][0]
+        ratios = [ended[rank][1] / ended[rank][0] for rank in range(RANKS) if rank != slow]
+        if max(ratios) < 1.2:
+            return
+    pytest.fail(f"steps of the others took {ratios} times as long")
+
+
+def until_death(victim: int, drop: bool, folder: str) -> None:
+    """One rank kills itself in its tenth step; the others take steps for three seconds."""
+    rank = dist.get_rank()
+    gone: set[int] | None = set() if drop else None
+    shared = begin(torch.full((D,), float(rank)), gone=gone)
+    until = time.monotonic() + 3
+    step = 0
+    while time.monotonic() < until:
+        if rank == victim and step == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+        shared.stepped(torch.zeros(D))
+        step += 1
+    model = shared.stop()
+    Path(folder, str(rank)).write_text(f"{sorted(gone or [])} {float(model.max() - model.min())} {float(model[0])}")
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["passive", "active"])
+def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
+    """Of a ring of four, the two neighbours name the edge at once; the third hears from them when they end."""
+    begun = time.monotonic()
+    ended = endings(until_death, RANKS, victim, False, str(tmp_path))
+    assert time.monotonic() - begun < 25  # the groups' time-out is 30
+    assert ended[victim].exitcode == -signal.SIGKILL
+    for rank in ((victim + 1) % RANKS, (victim - 1) % RANKS):
+        assert f"PeerError: the edge {rank}-{victim} broke" in ended[rank].error
+    assert f"PeerError: the edge {(victim + 2) % RANKS}-" in ended[(victim + 2) % RANKS].error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["passive", "active"])
+def test_with_drop_the_others_go_on(victim: int, tmp_path: Path) -> None:
+    """What is left is the path of the other three, who come to agree."""
+    ended = endings(until_death, RANKS, victim, True, str(tmp_path))
+    assert ended[victim].exitcode == -signal.SIGKILL
+    told = {int(file.name): file.read_text().rsplit(" ", 2) for file in tmp_path.iterdir()}
+    left = [rank for rank in range(RANKS) if rank != victim]
+    assert sorted(told) == left, [one.error for one in ended]
+    for rank in left:
+        assert told[rank][0] == ("[]" if rank == (victim + 2) % RANKS else f"[{victim}]")
+        assert float(told[rank][1]) == 0
+    models = [float(told[rank][2]) for rank in left]
+    assert max(models) - min(models) < 1e-3
+
+
+def descend(topology: Topology, steps: int, pace: int) -> tuple[Tensor, dict[str, float]]:
+    """f_i = |x - i|^2 / 2, with gradients that take 2 ms; lr falls. No rank pulls ten steps longer than another."""
+    rank = dist.get_rank()
+    shared = begin(torch.zeros(D), Pairs(topology=topology), pace=pace)
+    x = torch.zeros(D)
+    for step in range(steps):
+        if step % 10 == 0:
+            dist.barrier()
+        time.sleep(0.002)
+        x = shared.stepped(-0.1 / (1 + step / 20) * (x - rank))
+    return shared.stop(), shared.report()
+
+
+def test_staleness_is_recorded_and_training_converges() -> None:
+    ended = on_ranks(descend, RANKS, Star(), 300, 1)
+    models = torch.stack([model for model, _ in ended])
+    assert float((models.mean(0) - 1.5).abs().max()) < 0.1  # the mean of 0, 1, 2, 3
+    assert float((models.amax(0) - models.amin(0)).max()) < 0.5
+    hub, *leaves = [figures for _, figures in ended]
+    assert hub["exchanges"] == 900
+    assert 2 < hub["staleness_mean"] <= 3  # three ask while it computes
+    assert hub["staleness_max"] >= 2
+    for leaf in leaves:
+        assert leaf["exchanges"] == 300
+        assert 0 < leaf["staleness_mean"] <= 1
+        assert leaf["staleness_max"] == 1  # its own exchange, one a step
+        assert leaf["bytes_sent"] == 300 * (16 + 32 + 4 * D) + 16  # a size, a header, a model; a size at the end
+    assert hub["bytes_sent"] == 900 * (16 + 32 + 4 * D)
+
+
+def test_pace_is_steps_an_exchange() -> None:
+    ended = on_ranks(descend, 2, Star(), 40, 4)
+    assert [figures["exchanges"] for _, figures in ended] == [10, 10]
+
+
+def test_a_rank_alone_has_no_one_to_ask() -> None:
+    ((model, figures),) = on_ranks(descend, 1, Star(), 5, 1)
+    assert torch.equal(model, torch.zeros(D))
+    assert figures["exchanges"] == figures["messages"] == 0
+
+
+def dawdle() -> tuple[float, str]:
+    """Steps that take longer than the time-out, and what a number that is not finite is answered with."""
+    shared = begin(torch.zeros(D), timeout=2.0, beat=0.5)
+    for _ in range(2):
+        time.sleep(4.0 if shared.active else 0.1)
+        shared.stepped(torch.zeros(D))
+    try:
+        shared.stepped(torch.full((D,), torch.nan))
+        told = ""
+    except FloatingPointError as error:
+        told = str(error)
+    shared.stop()
+    return shared.report()["messages"], told
+
+
+def test_a_rank_that_computes_longer_than_the_time_out_is_not_taken_for_dead() -> None:
+    (answered, told), (asked, _) = on_ranks(dawdle, 2)
+    assert answered == 2 * 2  # a size and a model
+    assert asked > 2 * 2 + 1 + 2 * 5  # and the end, and bytes in between
+    assert told == "step 2 of rank 0 is not finite"
+
+
+def hang() -> str:
+    """Rank 1 never stops; rank 0 waits for it no longer than it was told to."""
+    shared = begin(torch.zeros(D))
+    if dist.get_rank() == 1:
+        shared.stepped(torch.zeros(D))
+        dist.barrier()
+        shared.stop()
+        return ""
+    try:
+        shared.stop(timeout=0.5)
+        told = ""
+    except RuntimeError as error:
+        told = str(error)
+    dist.barrier()
+    shared.stop()
+    return told
+
+
+def test_stop_has_a_time_out() -> None:
+    assert on_ranks(hang, 2)[0] == "still open 0.5 s after the end of training: the edges 0-1"

@@ -1,0 +1,97 @@
+"""A neighbour that disappears: an error that names the edge, or training goes on without it.
+
+Survivors cannot part in an orderly way, so what they found comes through the error channel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from nets import batch, flat, loss, net, said, train
+from ranks import endings
+
+import thinwire as tw
+from thinwire import METHODS
+from thinwire.lab.launch import Outcome
+
+VICTIM = 2
+STEPS = 40
+
+
+def killed_without_leave(method: str) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=15.0):
+        train(model, optimizer, range(3))
+        if dist.get_rank() == VICTIM:
+            os.kill(os.getpid(), signal.SIGKILL)
+        start = time.monotonic()
+        told = said(lambda: train(model, optimizer, range(3, 30)))
+    raise SystemExit(json.dumps([told, time.monotonic() - start]))
+
+
+def heard(end: Outcome) -> list[object]:
+    """What a survivor said at its end."""
+    found: list[object] = json.loads(end.error.rsplit("SystemExit: ", 1)[1])
+    return found
+
+
+@pytest.mark.parametrize("method", ["d-psgd", "deepsqueeze"])
+def test_without_leave_everybody_raises_and_the_edge_is_named(method: str) -> None:
+    ended = endings(killed_without_leave, 4, method)
+    assert ended[VICTIM].exitcode == -signal.SIGKILL
+    for rank, end in enumerate(ended):
+        if rank != VICTIM:
+            told, seconds = heard(end)
+            assert "PeerError: rank 2 of 4 has stopped answering" in str(told)
+            assert float(str(seconds)) < 15
+    edges = [f"the edge {rank}-{VICTIM} broke" in ended[rank].error for rank in (1, 3)]
+    assert any(edges)
+
+
+def killed_one_of_eight(method: str, how: str) -> None:
+    """Train on; what is told: losses of the own model, the distance, who is there, and the mean model's loss."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=6.0, drop_dead=True)
+    train(model, optimizer, range(10))
+    before = loss(model, batch(99, 0)).item()
+    if dist.get_rank() == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    train(model, optimizer, range(10, 10 + STEPS))
+    found = wire.consensus()
+    mean = torch.cat([found.model[k].flatten() for k, _ in model.named_parameters()])
+    own = flat(model)
+    torch.nn.utils.vector_to_parameters(mean, model.parameters())
+    after = loss(model, batch(99, 0)).item()
+    gone = sorted(wire._exchanger.comm.gone)
+    raise SystemExit(json.dumps([before, after, found.distance, (own - mean).norm().item(), gone, mean.sum().item()]))
+
+
+@pytest.mark.parametrize("method", ["d-psgd", "deepsqueeze", "choco-sgd:copies=true", "sgp"])
+def test_with_leave_the_survivors_go_on(method: str) -> None:
+    ended = endings(killed_one_of_eight, 8, method, "killed", grace=60.0)
+    assert ended[VICTIM].exitcode == -signal.SIGKILL
+    survivors = [heard(end) for rank, end in enumerate(ended) if rank != VICTIM]
+    sums = set()
+    for before, after, distance, apart, gone, total in survivors:
+        assert float(str(after)) < 0.6 * float(str(before))
+        assert gone == [VICTIM]
+        assert 0 < float(str(apart)) < 4 * float(str(distance)) < 4
+        sums.add(round(float(str(total)), 3))
+    assert len(sums) == 1  # all found the same mean model
+
+
+def test_one_that_hangs_is_dropped_after_the_time_out() -> None:
+    """The connection is open but silent: gloo gives up on the edge, and on that edge only."""
+    ended = endings(killed_one_of_eight, 4, "deepsqueeze", "stopped", timeout=80.0, grace=60.0)
+    for rank, end in enumerate(ended):
+        if rank != VICTIM:
+            assert VICTIM in heard(end)[4]  # type: ignore[operator]
+            assert float(str(heard(end)[1])) < 0.6 * float(str(heard(end)[0]))

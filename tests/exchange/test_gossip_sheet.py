@@ -1,0 +1,159 @@
+"""The specification's facts about gossip on a ring of 8: least squares that differ between ranks.
+
+Sixty-four unknowns, full gradients, a step of 0.02. The specification does not give its data: ours are another draw.
+The tests take 250 steps in place of 4000. The distance of the mean model from the optimum, and that of the models
+from their mean, both over the length of the optimum:
+
+                             the specification    here, 250 steps    1000 steps
+    D-PSGD                         .057 / .126        .043 / .123    .036 / .123
+    no compression, eta .2                            .129 / .420    .125 / .420
+    top 10%, eta .2
+        DeepSqueeze                .18  / .59         .128 / .603    .125 / .641
+        CHOCO-SGD                  .18  / .40         .129 / .420
+        no memory                  .52  / 1.10        .344 / 1.18    .379 / 1.23
+    scaled sign, eta .2
+        DeepSqueeze                .18  / .48         .129 / .478    .125 / .481
+        CHOCO-SGD                                     .129 / .420
+        no memory                  .47  / 1.08        .297 / 1.07    .314 / 1.11
+    QSGD 15 levels, eta .2
+        any of the three           .18  / .40         .130 / .423 at most
+
+Distances between ranks are the specification's to 10%; errors of the mean are 0.6 to 0.75 of them throughout.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+import torch
+from swarms import normal
+from torch import Tensor
+
+from thinwire import Channel, ErrorFeedback, Memory, NoMemory
+from thinwire.compressors import Identity, Qsgd, ScaledSign, Shrunk, TopK
+from thinwire.core.compressor import Compressor
+from thinwire.exchange import Dcd, Gossip, Mix
+from thinwire.lab.swarm import Swarm
+from thinwire.memory import Difference
+
+N, D, LR, STEPS = 8, 64, 0.02, 250
+FAR = 1e3  # of the length of a model: it diverges
+A = normal(N, 100, D) / 10
+B = (A @ normal(N, D, 1, seed=1))[..., 0]
+PULLS = (A.mT @ B[..., None])[..., 0]
+OPTIMUM = torch.linalg.solve((A.mT @ A).mean(0), PULLS.mean(0))
+ONE_LEVEL = Qsgd(levels=1, norm="l2", block=D)  # loses 5.5 times the squared length
+FIFTEEN = Qsgd(levels=15, norm="l2", block=D)
+
+
+class End(NamedTuple):
+    """Where a run ended, in lengths of the optimum."""
+
+    error: float  # of the mean model
+    apart: float  # the models from their mean
+    drift: float  # the largest of the mean from what plain SGD on the mean gradient would do, in a step
+    steps: int  # until it ended, or was far off
+
+
+def gradients(models: Tensor) -> Tensor:
+    return (A.mT @ (A @ models[..., None]))[..., 0] - PULLS
+
+
+@cache
+def run(exchange: Gossip, steps: int = STEPS) -> End:
+    swarm, length = Swarm(exchange, N, torch.zeros(D, dtype=torch.float64)), float(OPTIMUM.norm())
+    drift = 0.0
+    for _ in range(steps):
+        updates = -LR * gradients(swarm.models)
+        due = swarm.mean + updates.mean(0)
+        swarm.step(updates)
+        drift = max(drift, float((swarm.mean - due).abs().max()))
+        if not swarm.distance < FAR * length:
+            break
+    error = float((swarm.mean - OPTIMUM).norm())
+    return End(error / length, swarm.distance / length, drift, swarm.steps)
+
+
+def mix(c: Compressor, memory: Memory, eta: float = 0.2) -> Mix:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lets errors grow")  # where they do is a fact below
+        return Mix(Channel(c, memory), eta=eta)
+
+
+def deepsqueeze(c: Compressor, eta: float = 0.2) -> Mix:
+    return mix(c, ErrorFeedback(), eta)
+
+
+def choco(c: Compressor, eta: float = 0.2) -> Mix:
+    return mix(c, Difference(), eta)
+
+
+def naive(c: Compressor, eta: float = 0.2) -> Mix:
+    return mix(c, NoMemory(), eta)
+
+
+def test_d_psgd_has_a_floor() -> None:
+    end = run(Mix(eta=1.0, early=True))
+    assert (end.error, end.apart) == pytest.approx((0.043, 0.123), rel=0.05)
+
+
+@pytest.mark.parametrize("c", [TopK(ratio=0.1), ScaledSign()], ids=lambda c: c.id)
+def test_a_memory_reaches_the_error_without_compression(c: Compressor) -> None:
+    """At the same eta. DeepSqueeze sends models, which do not shrink: its ranks stay further apart than CHOCO's."""
+    plain = run(naive(Identity()))
+    assert (plain.error, plain.apart) == pytest.approx((0.129, 0.420), rel=0.05)
+    assert run(deepsqueeze(c)).error == pytest.approx(plain.error, rel=0.1)
+    assert run(choco(c)).error == pytest.approx(plain.error, rel=0.05)
+    assert run(choco(c)).apart == pytest.approx(plain.apart, rel=0.05)
+    assert 1.1 * plain.apart < run(deepsqueeze(c)).apart < 1.6 * plain.apart  # 1.43 and 1.14; there 1.48 and 1.2
+
+
+@pytest.mark.parametrize("c", [TopK(ratio=0.1), ScaledSign()], ids=lambda c: c.id)
+def test_without_a_memory_it_is_worse(c: Compressor) -> None:
+    """The specification: 2.9 and 2.6 times the error of DeepSqueeze, 1.9 and 2.3 times as far apart.
+
+    Here: 2.7 and 2.3, 1.95 and 2.2.
+    """
+    without, with_memory = run(naive(c)), run(deepsqueeze(c))
+    assert 2 < without.error / with_memory.error < 3.2
+    assert 1.7 < without.apart / with_memory.apart < 2.6
+
+
+def test_fifteen_levels_are_too_mild_to_matter() -> None:
+    plain = run(naive(Identity()))
+    for exchange in (deepsqueeze(FIFTEEN), choco(FIFTEEN), naive(FIFTEEN)):
+        assert run(exchange).error == pytest.approx(plain.error, rel=0.05)
+        assert run(exchange).apart == pytest.approx(plain.apart, rel=0.05)
+
+
+def test_the_mean_is_that_of_plain_sgd() -> None:
+    for exchange in (
+        deepsqueeze(ScaledSign()),
+        choco(TopK(ratio=0.1)),
+        naive(ScaledSign()),
+        Mix(eta=1.0, early=True),
+    ):
+        assert run(exchange).drift < 1e-14
+
+
+def test_one_level_diverges() -> None:
+    """What is left out grows by the root of omega a step. The specification: in less than 100 steps; here 25."""
+    for exchange in (deepsqueeze(ONE_LEVEL), choco(ONE_LEVEL), Dcd(Channel(ONE_LEVEL))):
+        end = run(exchange, 100)
+        assert end.apart > FAR
+        assert end.steps < 50
+
+
+def test_one_level_divided_by_one_plus_omega_converges_with_a_small_eta() -> None:
+    """Then it is a contraction. With eta = .5 it still overshoots, by 4% a step: far off after 175 and 214 steps."""
+    c = Shrunk(ONE_LEVEL)
+    assert c.scale == pytest.approx(1 / 6.5, rel=0.05)
+    plain = run(naive(Identity(), 0.05), 150)
+    for small, large in ((deepsqueeze(c, 0.05), deepsqueeze(c, 0.5)), (choco(c, 0.05), choco(c, 0.5))):
+        end = run(small, 150)
+        assert end.error == pytest.approx(plain.error, rel=0.05)
+        assert end.apart == pytest.approx(plain.apart, rel=0.1)
+        assert run(large, 400).apart > FAR

@@ -1,0 +1,246 @@
+"""AsyncPairs: `Pairs` in threads beside the training loop. Nobody waits for a rank that is slow to compute.
+
+    active rank     one thread; it asks a random neighbour after every `pace`-th step of the training loop
+    passive rank    one thread a neighbour; each answers whenever it is asked
+
+The exchange that a step of an active rank starts runs while the next gradient is computed. The step after waits for
+it where it is not finished: one exchange a step, as in the paper, and never more than one behind. The threads and the
+training loop share the model (`Shared`); its lock is never held while one waits for the network.
+
+Each edge has a process group of its own: a receive that takes longer than its time-out makes gloo close all
+connections of a group. And each edge of a passive rank has a thread: a receive from one neighbour ends when its
+connection closes, where a receive from anybody would not notice.
+
+An edge that was quiet for `beat` seconds carries a byte, so that a time-out means a rank that hangs, not one that
+computes for long or that happened to ask others.
+
+Where an edge breaks in the middle of an exchange, the active rank has not moved, and the passive one may have.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch.distributed as dist
+
+from thinwire.core.errors import PeerError
+from thinwire.core.types import Context, Key
+from thinwire.engine import groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.processes import Processes
+    from thinwire.core.types import Layout
+    from thinwire.engine.shared import Shared
+    from thinwire.exchange.pairs import Pairs
+
+T = TypeVar("T")
+
+
+def edge_drivers(parent: dist.ProcessGroup, exchange: Pairs, timeout: float, slot: int = 0) -> list[Processes]:
+    """What `AsyncPairs` talks through: one driver a thread, on groups of `slot`, which nobody else uses meanwhile.
+
+    All ranks call it together. A neighbour that does not answer for `timeout` seconds is an error; one that has died
+    is noticed at once.
+    """
+    rank, n = dist.get_rank(parent), dist.get_world_size(parent)
+    exchange.check(n)
+    threads = 1 if exchange.active(rank, n) else len(exchange.topology.around(rank, n).peers)
+    edges: list[tuple[int, ...]] = list(exchange.edges(n))
+    return [groups.drivers(parent, slot + 1, edges, timeout, backend="gloo")[slot] for _ in range(max(1, threads))]
+
+
+@final
+class AsyncPairs:
+    """Averages `shared` with neighbours from `start` to `stop`.
+
+    With `gone`, a set, a neighbour that breaks off joins the set and the others go on; else it is a PeerError.
+    """
+
+    def __init__(
+        self,
+        exchange: Pairs,
+        drivers: Sequence[Processes],
+        shared: Shared,
+        layout: Layout,
+        *,
+        seed: int = 0,
+        pace: int = 1,
+        beat: float = 60.0,
+        gone: set[int] | None = None,
+    ) -> None:
+        if pace < 1:
+            raise ValueError(f"AsyncPairs(pace={pace}) never asks; write pace=1 for every step")
+        comm = drivers[0].comm
+        exchange.check(comm.size)
+        self.exchange, self.shared, self.layout = exchange, shared, layout
+        self.rank, self.size = comm.rank, comm.size
+        self.active = exchange.active(self.rank, self.size)
+        self._drivers, self._seed, self._pace, self._beat, self._gone = list(drivers), seed, pace, beat, gone
+        self._near = exchange.topology.around(self.rank, self.size).peers
+        if not self.active and len(drivers) < len(self._near):
+            raise ValueError(
+                f"rank {self.rank} answers {len(self._near)} neighbours, with a driver each; got {len(drivers)}: "
+                "write AsyncPairs(exchange, edge_drivers(group, exchange, timeout), ...)"
+            )
+        self._sent = dict.fromkeys(self._near, 0)  # messages so far on an edge: both ends count them
+        self._threads: list[threading.Thread] = []
+        self._turn = threading.Condition()  # guards the four below
+        self._asking = False  # an exchange is due or under way
+        self._stopping = False
+        self._error: Exception | None = None
+        self._open = set(self._near)  # neighbours that a thread still talks to
+        self._steps, self._stale, self._most, self._waited = 0, 0, 0, 0.0
+        self._seen = shared.version  # of the model that the gradient at hand is computed on
+
+    def start(self) -> None:
+        """Start the threads. Neighbours may start later."""
+        if self.active:
+            self._spawn(lambda: self._ask(self._drivers[0]), self._near)
+        else:
+            for driver, peer in zip(self._drivers, self._near, strict=False):
+                self._spawn(lambda driver=driver, peer=peer: self._answer(driver, peer), (peer,))  # type: ignore[misc]
+
+    def stepped(self, update: Tensor) -> Tensor:
+        """Add the step that the training loop has taken; the model to go on with. Raises what a thread met with."""
+        if self._stopping:
+            raise RuntimeError("stepped() after stop(): the neighbours are gone; make another AsyncPairs")
+        if not bool(update.isfinite().all()):
+            raise FloatingPointError(f"step {self._steps} of rank {self.rank} is not finite")
+        self._raise()
+        stale = self.shared.add(update) - self._seen
+        self._steps, self._stale, self._most = self._steps + 1, self._stale + stale, max(self._most, stale)
+        if self.active and self._steps % self._pace == 0:
+            begun = time.perf_counter()
+            with self._turn:
+                self._turn.wait_for(lambda: not self._asking)
+                self._asking = True
+                self._turn.notify_all()
+            self._waited += time.perf_counter() - begun
+            self._raise()
+        x, self._seen = self.shared.look()
+        return x
+
+    def stop(self, timeout: float | None = None) -> Tensor:
+        """End when the neighbours have: active ranks say so, passive ones answer until all have. The last model.
+
+        A neighbour that goes on for more than `timeout` seconds is a PeerError; None waits while it is there.
+        """
+        with self._turn:
+            self._stopping = True
+            self._turn.notify_all()
+        until = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        self._raise()
+        if any(thread.is_alive() for thread in self._threads):
+            late = tuple(sorted(self._open))
+            edges = ", ".join(f"{self.rank}-{peer}" for peer in late)
+            raise PeerError(f"still open {timeout:g} s after the end of training: the edges {edges}", late)
+        return self.shared.snapshot()
+
+    def report(self) -> dict[str, float]:
+        """Exchanges; how many of them a gradient missed, mean and most; seconds waited for one; what was sent."""
+        return {
+            "exchanges": self.shared.version,
+            "staleness_mean": self._stale / self._steps if self._steps else 0.0,
+            "staleness_max": self._most,
+            "waited_s": self._waited,
+            "bytes_sent": sum(driver.traffic.bytes for driver in self._drivers),
+            "messages": sum(driver.traffic.messages for driver in self._drivers),
+        }
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _spawn(self, work: Callable[[], None], peers: Sequence[int]) -> None:
+        def run() -> None:
+            failed: Exception | None = None
+            try:
+                work()
+            except Exception as error:  # whatever it was, the training loop raises it
+                failed = error
+            with self._turn:
+                self._error = self._error or failed
+                self._open -= set(peers)
+                self._asking = False  # who waits for it raises the error
+                self._turn.notify_all()
+
+        name = f"thinwire-pairs-{'-'.join(map(str, peers))}"
+        self._threads.append(threading.Thread(target=run, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def _ask(self, driver: Processes) -> None:
+        """The life of an active rank's thread."""
+        spoken = dict.fromkeys(self._near, time.monotonic())
+        asked = 0
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._asking or self._stopping, min(1.0, self._beat / 4))
+                due, stopping = self._asking, self._stopping
+            near = self._alive()
+            if due and near:
+                peer = self.exchange.choose(Key(self._seed, asked, self.rank), self.rank, near)
+                self._talk(driver, peer, lambda there, ctx: self.exchange.ask(self.shared, there, ctx))
+                spoken[peer] = time.monotonic()
+            asked += due
+            with self._turn:
+                self._asking = self._asking and not due
+                self._turn.notify_all()
+            if stopping and not due:
+                break
+            for peer in self._alive():
+                if time.monotonic() - spoken[peer] > self._beat:
+                    self._talk(driver, peer, self.exchange.greet)
+                    spoken[peer] = time.monotonic()
+        for peer in self._alive():
+            self._talk(driver, peer, lambda there, ctx: self.exchange.greet(there, ctx, last=True))
+
+    def _answer(self, driver: Processes, peer: int) -> None:
+        """The life of a passive rank's thread."""
+        while self._talk(driver, peer, lambda there, ctx: self.exchange.answer(self.shared, there, ctx)):
+            pass
+
+    def _alive(self) -> tuple[int, ...]:
+        return tuple(peer for peer in self._near if not self._gone or peer not in self._gone)
+
+    def _talk(self, driver: Processes, peer: int, half: Callable[[int, Context], Coroutine[Any, Any, T]]) -> T | None:
+        """Run one half on the edge to `peer`; None where it broke and that is allowed."""
+        pair = (min(self.rank, peer), max(self.rank, peer))
+        key = self.exchange.on_edge(Key(self._seed, self._sent[peer], self.rank), *pair, self.size)
+        ctx = Context(driver.comm.sub(pair), self.layout, key)
+        self._sent[peer] += 1
+        try:
+            return _run(driver, half(pair.index(peer), ctx))
+        except _EdgeError as broken:
+            if self._gone is None:
+                cause = broken.__cause__
+                raise PeerError(f"the edge {self.rank}-{peer} broke: {cause}", (peer,)) from cause
+            self._gone.add(peer)
+            return None
+
+
+class _EdgeError(Exception):
+    """The network failed; errors of encoding and decoding are not this."""
+
+
+def _run(driver: Processes, coroutine: Coroutine[Any, Any, T]) -> T:
+    answer: Any = None
+    try:
+        while True:
+            try:
+                request = coroutine.send(answer)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            try:
+                answer = driver.answer(request)
+            except RuntimeError as error:
+                raise _EdgeError from error
+    finally:
+        coroutine.close()

@@ -1,0 +1,33 @@
+"""What `attach` refuses before anything is sent: schedules that the engine has not, graphs that do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thinwire.exchange.gossip import Gossip
+from thinwire.exchange.pairs import Pairs
+from thinwire.sync.signals import Param
+
+if TYPE_CHECKING:
+    from thinwire.core.method import Method
+
+
+def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
+    """ValueError with the line to write instead."""
+    sync, exchange = method.sync, method.exchange
+    models = isinstance(sync.of, Param)
+    together = sync.staleness == 0 or (sync.staleness is None and isinstance(exchange, Pairs))
+    if not together or (sync.every != 1 and not models):
+        raise ValueError(f"attach exchanges every step, at once; got {sync!r}: write Sync()")
+    if isinstance(exchange, Gossip):
+        if not models:
+            raise ValueError(f"{exchange.name} exchanges models; got {sync!r}: write Sync(of=Param())")
+        if sync.warmup:
+            raise ValueError(f"gossip has no uncompressed steps; got {sync!r}: write Sync(of=Param())")
+        exchange.check(ranks)
+    if drop_dead and not isinstance(exchange, Gossip):
+        raise ValueError(
+            f"drop_dead is for methods that gossip; {method.id} needs every rank: write deepsqueeze(), or d_psgd()"
+        )
+    if drop_dead and isinstance(exchange, Gossip) and exchange.can_drop:
+        raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.can_drop}")

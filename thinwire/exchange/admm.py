@@ -1,0 +1,203 @@
+"""Admm: ranks minimise in turn their loss and what pulls them to their neighbours. D-ADMM and ADMM over edges.
+
+Sends x_i once to each neighbour and round: 2 |E| messages in all. With N_i the neighbours of rank i, D_i how many
+they are, `earlier` those whose turn comes before that of i, and f_i the loss of its data:
+
+    v_i     = gamma_i - rho (sum_{j earlier} x_j(new) + sum_{j later} x_j(old))
+    x_i     = argmin f_i(x) + v_i'x + (D_i rho / 2) |x|^2
+    gamma_i = gamma_i + rho sum_{j in N_i} (x_i - x_j)
+
+Turns by the colours of the graph, neighbours of different ones, are D-ADMM; turns by the number of the rank are ADMM
+over edges. There every edge j < i has a dual l_ji, and x_i minimises, with P the earlier and S the later neighbours,
+
+    f_i(x) + rho/2 sum_P |x_j - x - l_ji / rho|^2 + rho/2 sum_S |x - x_j - l_ij / rho|^2,    l_ji -= rho (x_j - x_i)
+
+Proof that this is the same: both squares have the x-terms rho/2 |x|^2 - rho x_j'x, and l_ji'x in P, -l_ij'x in S, so
+gamma_i is sum_P l_ji - sum_S l_ij; and both duals, with these signs, change it by rho (x_i - x_j).
+
+A round, so that every message of a round is received in that round and no send waits for the next one:
+
+    begin   receive from the earlier neighbours, who are in `tell`
+    tell    send to the later neighbours, who are in `begin` of the same round
+    hear    send to the earlier neighbours and receive from the later ones, all of whom are in `hear` or will be
+
+Wherever x_j stands it is what is decoded from rank j, of this rank itself, too: so gamma_i always sum to zero.
+
+State, zero at the start: "gamma"; "linear", v_i; and "heard", between rounds sum_{j later} (x_j - x_i), in a round
+sum_{j earlier} x_j.
+
+Reference: Mota, Xavier, Aguiar, Puschel, "D-ADMM: a communication-efficient distributed algorithm for separable
+optimization", IEEE Transactions on Signal Processing 2013, arXiv 1202.2805. Wei, Ozdaglar, "Distributed alternating
+direction method of multipliers", CDC 2012.
+
+Departs from the papers: the argmin is that of a few optimizer steps; messages may be compressed (any channel without
+a memory), of which the papers say nothing. `wire="fp64"` sends float64 as it is, for tests and small convex problems.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
+
+import torch
+
+from thinwire.compressors.identity import Identity
+from thinwire.core.channel import Channel, check_channel
+from thinwire.core.config import check_choice
+from thinwire.core.memory import NoMemory
+from thinwire.core.payload import Payload
+from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
+from thinwire.exchange.proximal import Proximal
+from thinwire.topology.base import Topology
+from thinwire.topology.mixing import colouring
+from thinwire.topology.ring import Ring
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.types import Context, Layout, State
+
+Order = Literal["colour", "index"]
+
+
+class Sides(NamedTuple):
+    """The neighbours of a rank by whose turn is first."""
+
+    earlier: tuple[int, ...]
+    later: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Admm(Proximal):
+    """ADMM on a graph, in turns of `order`; `rho` is how hard a neighbour pulls."""
+
+    name: ClassVar[str] = "admm"
+    channel: Channel = field(default_factory=identity)
+    topology: Topology = field(default_factory=Ring)
+    rho: float = 0.5
+    order: Order = "colour"
+    wire: Literal["fp32", "fp64"] = "fp32"
+
+    def __post_init__(self) -> None:
+        check_channel("Admm", self.channel)
+        check_graph("Admm", self.topology)
+        check_choice("Admm", "order", self.order, ("colour", "index"))
+        check_choice("Admm", "wire", self.wire, ("fp32", "fp64"))
+        if not (self.rho > 0 and math.isfinite(self.rho)):
+            raise ValueError(f"Admm(rho={self.rho}) does not pull; write rho=0.5, or another number above 0")
+        if not isinstance(self.channel.memory, NoMemory):
+            raise ValueError(
+                f"Admm sends whole models; got {self.channel.memory!r}: "
+                f"write Admm(Channel({self.channel.compressor!r}))"
+            )
+        if self.wire == "fp64" and self.channel.encoder != Identity():
+            raise ValueError(
+                f'Admm(wire="fp64") sends models as they are; got {self.channel.compressor!r}: write wire="fp32"'
+            )
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """One."""
+        return {"": self.channel}
+
+    @property
+    def plain(self) -> Admm:
+        """The same turns, float32."""
+        return Admm(topology=self.topology, rho=self.rho, order=self.order)
+
+    @property
+    def can_drop(self) -> str:
+        """The duals of an edge belong to both of its ends."""
+        return "write d_psgd(every=...), which keeps nothing of its neighbours"
+
+    def check(self, n: int) -> None:
+        """Fixed edges that go both ways."""
+        if self.topology.directed:
+            raise ValueError(
+                f"ADMM talks both ways along an edge, and {self.topology!r} is directed; write topology=Ring()"
+            )
+        check_fixed("ADMM", self.topology, n)
+
+    def penalty(self, rank: int, n: int) -> float:
+        """D_i rho."""
+        return self.rho * len(self.topology.around(rank, n).peers)
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """Zero while all models are equal."""
+        return {name: torch.zeros(layout.numel, device=device) for name in ("gamma", "linear", "heard")}
+
+    async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
+        """v_i, once the earlier neighbours have moved."""
+        near = self._sides(ctx)
+        early = self._sum(await self._swap(None, (), near.earlier, x, ctx), x, ctx)
+        late = state["heard"] + len(near.later) * x
+        state["linear"].copy_(state["gamma"] - self.rho * (early + late))
+        state["heard"].copy_(early)
+
+    async def tell(self, x: Tensor, state: State, ctx: Context) -> None:
+        """X_i to the later neighbours."""
+        await self._swap(self._message(x, ctx), self._sides(ctx).later, (), x, ctx)
+
+    async def hear(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """gamma_i, once the later neighbours have moved; x_i stays."""
+        near = self._sides(ctx)
+        message = self._message(x, ctx)  # the bits of `tell`: no memory, the same key
+        mine = self._sum({ctx.comm.rank: message}, x, ctx)
+        late = self._sum(await self._swap(message, near.earlier, near.later, x, ctx), x, ctx)
+        apart = (len(near.earlier) * mine - state["heard"]) + (len(near.later) * mine - late)
+        state["gamma"].add_(apart, alpha=self.rho)
+        state["heard"].copy_(late - len(near.later) * x)
+        return x
+
+    def _sides(self, ctx: Context) -> Sides:
+        return sides(self.topology, ctx.comm.size, self.order)[ctx.comm.rank]
+
+    async def _swap(
+        self, message: Tensor | None, peers: Sequence[int], sources: Sequence[int], x: Tensor, ctx: Context
+    ) -> dict[int, Tensor]:
+        """What the sources sent. Without a message there is still its size, which tells how much comes."""
+        known = self.wire == "fp64" or self.channel.predictable
+        if message is None:
+            size = 8 * x.numel() if self.wire == "fp64" else self.channel.nbytes(ctx.layout)
+            message = torch.empty(size if known else 0, dtype=torch.uint8, device=x.device)
+        return await ctx.comm.swap(message, peers, sources=sources, equal=known)
+
+    def _message(self, x: Tensor, ctx: Context) -> Tensor:
+        if self.wire == "fp64":
+            return x.double().view(torch.uint8)
+        payload = self.channel.send(x.float(), {}, ctx)
+        assert payload is not None
+        return payload.data
+
+    def _sum(self, messages: dict[int, Tensor], x: Tensor, ctx: Context) -> Tensor:
+        """Of what is decoded, in the order of the ranks and the precision of `x`."""
+        if self.wire == "fp64":
+            total = torch.zeros_like(x, dtype=torch.float64)
+            for j in sorted(messages):
+                total += messages[j].clone().view(torch.float64)
+            return total.to(x.dtype)
+        payloads = {j: Payload(data) for j, data in sorted(messages.items())}
+        return weighted(self.channel, payloads, dict.fromkeys(payloads, 1.0), x, ctx)
+
+
+@lru_cache(maxsize=256)
+def sides(topology: Topology, n: int, order: Order) -> list[Sides]:
+    """Every rank's neighbours, before and after it.
+
+    >>> sides(Ring(), 6, "colour")[:2], sides(Ring(), 6, "index")[1]
+    ([Sides(earlier=(), later=(1, 5)), Sides(earlier=(0, 2), later=())], Sides(earlier=(0,), later=(2,)))
+    """
+    turn = colouring(topology, n) if order == "colour" else list(range(n))
+    peers = [topology.around(i, n).peers for i in range(n)]
+    return [
+        Sides(
+            tuple(j for j in peers[i] if turn[j] < turn[i]),
+            tuple(j for j in peers[i] if turn[j] > turn[i]),
+        )
+        for i in range(n)
+    ]

@@ -1,0 +1,85 @@
+"""DCD-PSGD: ranks send how much their model changes, so that all neighbours know it as exactly as its owner does.
+
+Sends C(d_i + x_half_i - x_i), one payload a neighbour and step. With u_i = x_half_i - x_i the local update:
+
+    q_i = C(sum_j W_ij (x_j - x_i) + u_i),    x_i = x_i + q_i
+
+A model moves by what was sent and by nothing else: compression errors are in it for good, and the step is unbiased
+only where C is. d_i = sum_j W_ij (x_j - x_i) is kept, and moves by sum_j W_ij (q_j - q_i).
+
+Reference: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018,
+arXiv 1803.06443, algorithm 1.
+
+Departs from the paper: one vector d_i in place of a copy of every neighbour's model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire.core.channel import Channel, check_channel
+from thinwire.core.memory import NoMemory
+from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
+from thinwire.exchange.mix import Mix
+from thinwire.topology.base import Topology
+from thinwire.topology.ring import Ring
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.comm.base import Comm
+    from thinwire.core.types import Context, Layout, State
+
+
+@final
+@dataclass(frozen=True)
+class Dcd(Gossip):
+    """Difference compression on a graph."""
+
+    name: ClassVar[str] = "dcd"
+    channel: Channel = field(default_factory=identity)
+    topology: Topology = field(default_factory=Ring)
+
+    def __post_init__(self) -> None:
+        check_channel("Dcd", self.channel)
+        check_graph("Dcd", self.topology)
+        if not isinstance(self.channel.memory, NoMemory):
+            raise ValueError(
+                f"Dcd is its own memory; got {self.channel.memory!r}: write Dcd(Channel({self.channel.compressor!r}))"
+            )
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """One."""
+        return {"": self.channel}
+
+    @property
+    def plain(self) -> Mix:
+        """The same graph, float32."""
+        return Mix(topology=self.topology)
+
+    @property
+    def can_drop(self) -> str:
+        """A sum over neighbours cannot forget one of them."""
+        return "write deepsqueeze(), or choco_sgd(copies=True)"
+
+    def check(self, n: int) -> None:
+        """Fixed neighbours."""
+        check_fixed("DCD-PSGD", self.topology, n)
+
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """d_i, zero while all models are equal."""
+        return {"recv.pull": torch.zeros(layout.numel, device=device)}
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """The model moved by what was sent."""
+        assert ctx.before is not None
+        near, pull = self.near(ctx), state["recv.pull"]
+        payload = self.channel.send((pull + (x - ctx.before)).float(), {}, ctx)
+        assert payload is not None
+        messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
+        pull += towards(self.channel, messages, near, pull, ctx)
+        return ctx.before + self.channel.encoder.decode(payload, ctx.layout, key=ctx.key).to(x.dtype)

@@ -1,0 +1,35 @@
+"""D-PSGD: every rank averages its model with its neighbours' on a graph, and takes its own gradient step.
+
+Sends the model in float32, one copy a neighbour and step; on a ring 2 copies, whatever the number of ranks.
+
+    x_i = sum_j W_ij x_j - lr g_i(x_i)
+
+The models before the step are mixed, so that they travel while backward runs. With `early=False` the models after the
+step are: on a complete graph that is synchronous SGD. Momentum is the optimizer's, and each rank's own. W is doubly
+stochastic; ranks stay apart by about lr over the spectral gap.
+
+Reference: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can decentralized algorithms outperform centralized algorithms? A
+case study for decentralized parallel stochastic gradient descent", NeurIPS 2017, arXiv 1705.09056, algorithm 1.
+
+Departs from the paper: W need not be symmetric, and may change from step to step; any step of the optimizer is taken
+in place of -lr g. `every` takes local steps between the exchanges.
+"""
+
+from __future__ import annotations
+
+from thinwire import topology as graphs
+from thinwire.core.method import Method, method
+from thinwire.exchange.mix import Mix
+from thinwire.sync.schedule import Sync
+from thinwire.sync.signals import Param
+from thinwire.topology.base import Topology
+
+
+@method("d-psgd")
+def d_psgd(topology: str | Topology = "ring", early: bool = True, every: int = 1) -> Method:
+    """Average models over neighbours.
+
+    >>> d_psgd(topology="torus").id
+    'd-psgd:topology=torus'
+    """
+    return Method(Mix(topology=graphs.get(topology), eta=1.0, early=early), Sync(of=Param(), every=every))

@@ -1,0 +1,48 @@
+"""DeepSqueeze: compressed models to the neighbours, and what compression left out is added to the next one.
+
+Sends one compressed model a neighbour and step, by default in 4 bits. Keeps one residual a rank and nothing of its
+neighbours.
+
+    x_half_i = x_i - lr g_i(x_i)
+    v_i = x_half_i + e_i,   m_i = C(v_i),   e_i = v_i - m_i
+    x_i = x_half_i + eta sum_j (W_ij - 1[i = j]) m_j
+
+Models mix as with W_eff = (1 - eta) I + eta W. Their mean is that of plain SGD, whatever C is. C must be a
+contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C and the graph
+(thinwire/exchange/eta.py). Momentum is the optimizer's, and each rank's own, as in the authors' experiments.
+
+Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
+compression", 2019, arXiv 1907.07346, algorithm 1.
+
+Departs from the paper: tensors below `min_size` elements travel in float32 on the same graph, with eta = 1; the
+residual does not decay; `every` takes local steps between the exchanges.
+"""
+
+from __future__ import annotations
+
+from thinwire import topology as graphs
+from thinwire.core.channel import Channel
+from thinwire.core.compressor import Compressor
+from thinwire.core.method import Method, method
+from thinwire.exchange.mix import Mix
+from thinwire.memory.error_feedback import ErrorFeedback
+from thinwire.methods.parts import contraction
+from thinwire.sync.schedule import Sync
+from thinwire.sync.signals import Param
+from thinwire.topology.base import Topology
+
+
+@method("deepsqueeze")
+def deepsqueeze(
+    compressor: str | Compressor = "qsgd:bits=4",
+    topology: str | Topology = "ring",
+    eta: float | None = None,
+    every: int = 1,
+) -> Method:
+    """Error-compensated models over neighbours.
+
+    >>> deepsqueeze(compressor="topk:ratio=0.1", eta=0.2).id
+    'deepsqueeze:compressor=(topk:ratio=0.1),eta=0.2'
+    """
+    channel = Channel(contraction(compressor), ErrorFeedback())
+    return Method(Mix(channel, graphs.get(topology), eta), Sync(of=Param(), every=every))

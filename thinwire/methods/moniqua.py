@@ -1,0 +1,46 @@
+"""Moniqua: models go over the wire modulo a length, in few bits, and neighbours fill in the rest from their own.
+
+Sends b bits an element, by default 8, and 8 bytes, one payload a neighbour and step. Keeps nothing. With delta =
+2^-(b+1) and B = 2 theta / (1 - 2 delta):
+
+    q_i    = x_half_i mod B, rounded to one of 2^b points
+    xhat_j = the number nearest to x_half_i that is q_j mod B
+    x_i    = x_half_i + eta sum_j W_ij (xhat_j - xhat_i)
+
+`theta` must be above the distance, in the largest element, of any two neighbours' models after their step: a checksum
+in each message tells where it is not, and training stops with an error. It is an absolute size: it grows with the
+learning rate, and with `every`. The mean of the models is that of plain SGD. For 1 bit write
+moniqua(bits=1, eta=0.2, rounding="shared") and a larger theta: thinwire/exchange/moniqua.py says why.
+
+Reference: Lu, De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020, arXiv 2002.11787.
+
+Departs from the paper: theta is given, not derived from bounds on gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from thinwire import topology as graphs
+from thinwire.core.method import Method, method
+from thinwire.exchange.moniqua import Moniqua
+from thinwire.sync.schedule import Sync
+from thinwire.sync.signals import Param
+from thinwire.topology.base import Topology
+
+
+@method("moniqua")
+def moniqua(
+    bits: int = 8,
+    theta: float = 1.0,
+    topology: str | Topology = "ring",
+    eta: float = 1.0,
+    rounding: Literal["nearest", "shared"] = "nearest",
+    every: int = 1,
+) -> Method:
+    """Models modulo a length.
+
+    >>> moniqua(bits=4, theta=0.25).id
+    'moniqua:bits=4,theta=0.25'
+    """
+    return Method(Moniqua(bits, theta, graphs.get(topology), eta, rounding), Sync(of=Param(), every=every))

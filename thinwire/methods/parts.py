@@ -1,0 +1,21 @@
+"""What the factories of gossip methods share: parts by id or as objects."""
+
+from __future__ import annotations
+
+from thinwire import compressors
+from thinwire.compressors.shrunk import Shrunk
+from thinwire.core.compressor import Compressor
+from thinwire.core.gaussian import MATRIX, lost
+
+MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
+
+
+def made(compressor: str | Compressor) -> Compressor:
+    """A compressor, or that of an id."""
+    return compressor if isinstance(compressor, Compressor) else compressors.get(compressor)
+
+
+def contraction(compressor: str | Compressor) -> Compressor:
+    """The same, divided by 1 + omega where it is unbiased and loses much: error feedback needs contractions."""
+    c = made(compressor)
+    return Shrunk(c) if c.unbiased and lost(c, MATRIX) > MILD else c
