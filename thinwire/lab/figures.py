@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load
+from thinwire.lab.reproduce import REPRODUCTIONS
+from thinwire.lab.reproduce.base import read
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
-    rule = ["---" if i < left else "---:" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
-
-
-def _where(row: Mapping[str, str], command: str) -> str:
-    return (
-        f"\n\n`{command}` on {row['device']} ({row['cores']} cores), torch {row['torch']}, "
-        f"{row['date']}, commit {row['commit']}."
-    )
 
 
 def _quantisers(rows: Rows) -> str:
@@ -41,7 +33,7 @@ def _quantisers(rows: Rows) -> str:
         for r in rows
     ]
     head = ["compressor", "bits an element", "smaller by", "squared error / squared norm", "unbiased"]
-    return _table(head, body) + _where(rows[0], "thinwire bench compress")
+    return table(head, body) + where(rows[0], "thinwire bench compress")
 
 
 def quantisers(data: Path) -> str:
@@ -62,7 +54,7 @@ def training(data: Path) -> str:
         for r in rows
     ]
     head = ["method", "test accuracy", "sent by a worker", "less than float32"]
-    return _table(head, body) + _where(rows[0], "thinwire demo")
+    return table(head, body) + where(rows[0], "thinwire demo")
 
 
 def accuracy(data: Path) -> str:
@@ -86,7 +78,7 @@ def accuracy(data: Path) -> str:
         for (task, method), several in groups.items()
     ]
     head = ["task", "method", "epochs", "mean accuracy", "points to float32", "seeds from, to", "less sent"]
-    return _table(head, body, left=2) + _where(
+    return table(head, body, left=2) + where(
         rows[0], "thinwire bench accuracy --task digits --epochs 20` and `--task fashion"
     )
 
@@ -106,7 +98,7 @@ def step(data: Path) -> str:
         for r in rows
     ]
     head = ["method", "step ms", "DDP ms", "ratio", "encode ms", "wire ms", "decode ms", "bits sent a parameter"]
-    return _table(head, body) + _where(rows[0], "thinwire bench step --local")
+    return table(head, body) + where(rows[0], "thinwire bench step --local")
 
 
 def kernels(data: Path) -> str:
@@ -122,7 +114,7 @@ def kernels(data: Path) -> str:
         for (method, backend, threads), cells in groups.items()
     ]
     head = ["method", "backend", "threads", "copy GB/s", *names]
-    return _table(head, body, left=2) + _where(rows[0], BENCH)
+    return table(head, body, left=2) + where(rows[0], BENCH)
 
 
 def alone(data: Path) -> str:
@@ -139,7 +131,7 @@ def alone(data: Path) -> str:
     ]
     head = ["kernel", "of", "threads", "ms", "GB/s", "of a copy"]
     names = " ".join(f"--method {name}" for name in dict.fromkeys(r["method"] for r in rows))
-    return _table(head, body, left=2) + _where(rows[0], f"thinwire bench kernels {names}")
+    return table(head, body, left=2) + where(rows[0], f"thinwire bench kernels {names}")
 
 
 def rate(data: Path) -> str:
@@ -157,7 +149,7 @@ def rate(data: Path) -> str:
         if float(r["bits_per_element"]) < 10
     ]
     head = ["method", "bits an element", "error", "Shannon's bound", "bits from the bound"]
-    return _table(head, body) + _where(rows[0], "thinwire bench rate")
+    return table(head, body) + where(rows[0], "thinwire bench rate")
 
 
 def checksum(data: Path) -> str:
@@ -171,7 +163,12 @@ def checksum(data: Path) -> str:
         checked = [times[method, k] for k in ("encode+crc", "decode_add+crc")]
         pairs = [*zip(plain, checked, strict=True), (sum(plain), sum(checked))]
         body.append([f"`{method}`", *(f"{100 * (b / a - 1):+.0f}%" for a, b in pairs)])
-    return _table(["method", "encode", "decode_add", "both"], body) + _where(rows[0], BENCH)
+    return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
+
+
+def paper(name: str, section: str, data: Path) -> str:
+    """A section of a reproduction's page."""
+    return REPRODUCTIONS[name].page(read(data / f"{name}.csv"))[section]
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
@@ -183,20 +180,25 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "alone": alone,
     "rate": rate,
     "checksum": checksum,
+    **{
+        f"{name}-{section}": partial(paper, name, section)
+        for name, made in REPRODUCTIONS.items()
+        for section in made.sections
+    },
 }
-PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
     """(page, text as it is, text as it should be) of every page with a table."""
     data = root / "benchmarks" / "data"
 
-    def table(place: re.Match[str]) -> str:
+    def fresh(place: re.Match[str]) -> str:
         return f"{place[1]}\n{TABLES[place[2]](data)}\n\n{place[3]}"
 
     for page in (root / "README.md", *sorted((root / "docs").glob("**/*.md"))):
         old = page.read_text()
-        new = PLACE.sub(table, old)
+        new = PLACE.sub(fresh, old)
         if PLACE.search(old):
             yield page, old, new
 

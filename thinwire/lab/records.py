@@ -6,7 +6,9 @@ import csv
 import datetime
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ import torch
 import thinwire
 
 Row = dict[str, Any]
+FACTS = ("date", "device", "cores", "python", "torch", "thinwire", "commit")  # columns of every CSV file
+MODULE = "app.py"  # the program's name under `python -m thinwire.cli.app` and torchrun
 
 
 def environment() -> Row:
-    """Device, versions, commit and date."""
+    """Device, versions, commit and date, and the command."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": _processor(),
@@ -28,12 +32,20 @@ def environment() -> Row:
         "torch": torch.__version__,
         "thinwire": thinwire.__version__,
         "commit": _commit(),
+        "command": command(),
     }
+
+
+def command() -> str:
+    """The words that started this program, for a shell; of the program's path only the name."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["thinwire" if program == MODULE else program, *sys.argv[1:]])
 
 
 def save(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows as CSV, each with the environment, in place of what was there."""
-    facts = environment()
+    known = environment()
+    facts = {name: known[name] for name in FACTS}
     full = [{**facts, **row} for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -43,9 +55,32 @@ def save(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def load(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file."""
+    """The rows of a CSV file, as text; ValueError where a line has more or fewer fields than the first."""
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"{path}, line {reader.line_num}: not as many fields as there are columns")
+            rows.append(row)
+    return rows
+
+
+def value(text: str) -> Any:
+    """A field of a CSV file as it was before it became text.
+
+    >>> value("4"), value("0.5"), value("True"), value(""), value("sgd")
+    (4, 0.5, True, None, 'sgd')
+    """
+    words: dict[str, Any] = {"": None, "True": True, "False": False}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def quantiles(times: Sequence[float]) -> tuple[float, float, float]:

@@ -1,0 +1,103 @@
+"""Reproduction: a published comparison, run again here: what the paper says, what was measured, which of it holds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from thinwire.lab import records
+from thinwire.lab.records import Row
+
+Say: TypeAlias = Callable[[int, int, str], None]
+"""Runs done, runs known of, and what was done last."""
+TEXT = ("date", "device", "python", "torch", "thinwire", "commit")  # a commit may look like a number
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a reader may change. None is the reproduction's own choice."""
+
+    task: str = "digits"
+    split: str = "iid"
+    epochs: int | None = None
+    seeds: int | None = None
+    methods: tuple[str, ...] = ()  # all, if none
+    data: Path | None = None
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One published statement beside what was measured; `holds` is None where nothing was measured."""
+
+    place: str  # task and split
+    claim: str
+    published: str
+    measured: str
+    holds: bool | None
+
+
+class Reproduction(ABC):
+    """Base of the reproductions. A row is a run, with at least `task` and `split`."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    claims: ClassVar[str]
+    """What the paper says, in one sentence."""
+    columns: ClassVar[dict[str, str]]
+    """Fields of a summary and their formats, for the terminal."""
+    sections: ClassVar[tuple[str, ...]]
+    """What `page` has: a page in docs/papers marks the place of each as `<!-- table: NAME-SECTION -->`."""
+
+    @abstractmethod
+    def check(self, settings: Settings) -> Settings:
+        """Refuse what cannot run, before any work; the settings with every choice made."""
+
+    @abstractmethod
+    def run(self, settings: Settings, say: Say) -> list[Row]:
+        """One row a run."""
+
+    @abstractmethod
+    def summary(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of the terminal's table: means over seeds."""
+
+    @abstractmethod
+    def trends(self, rows: Sequence[Row]) -> list[Trend]:
+        """Which published statements hold in these rows."""
+
+    @abstractmethod
+    def plot(self, rows: Sequence[Row], path: Path) -> None:
+        """Draw the rows."""
+
+    @abstractmethod
+    def page(self, rows: Sequence[Row]) -> dict[str, str]:
+        """Every section in Markdown, from rows that were kept: each with its machine."""
+
+
+def keep(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows to a CSV file; those of other tasks and splits that are in it stay, with their own machine."""
+    mine = {(row["task"], row["split"]) for row in rows}
+    old = records.load(path) if path.exists() else []
+    others = [row for row in old if (row["task"], row["split"]) not in mine]
+    records.save(path, [*others, *rows])
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a CSV file as they were before they became text."""
+    rows = records.load(path)
+    return [{name: text if name in TEXT else _value(text) for name, text in row.items()} for row in rows]
+
+
+def _value(text: str) -> Any:
+    words: dict[str, Any] = {"": None, "True": True, "False": False}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,160 @@
+"""One run: eight workers on a graph, each with its own images, its own residual net and its own momentum.
+
+    m_i = momentum m_i + g_i(x_i),    the local update is -lr m_i
+
+and the method mixes the models. All parameters of a worker travel in one message and are compressed, as in the
+CHOCO-SGD authors' experiments; `attach` would spare tensors below 10,000 elements, which are all of them here. The
+rate rises over the first 5% of the steps and is divided by 10 after a half and after three quarters, as it is there.
+
+A run that is lost stops: where a model is not finite or huge, or the loss over the epoch at half time is no better
+than that of guessing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import thinwire as tw
+from thinwire.exchange.gossip import Gossip
+from thinwire.exchange.mix import Mix
+from thinwire.lab import tasks
+from thinwire.lab.records import Row
+from thinwire.lab.residual import CLASSES, Residual
+from thinwire.lab.swarm import Swarm
+
+WORKERS = 8
+MOMENTUM = 0.9
+BATCH = {"digits": 8, "fashion": 16}
+SPLITS = ("iid", "label")
+HUGE = 1e6  # of one weight, when a run stops
+FINITE = 1e15  # of one weight, when it is still tested
+CHANCE = math.log(CLASSES)
+GUESSED = 1.5 / CLASSES  # no better than this is guessing
+FIELDS = (
+    *("lr", "seed", "epochs", "batch", "workers", "momentum", "eta", "steps", "planned", "bits_per_element", "bytes"),
+    *("accuracy_mean_model", "accuracy_workers", "consensus_distance", "loss", "diverged", "seconds"),
+)
+CHUNK = 512  # images tested at a time
+SEEN = 4096  # training images on which the mean model's loss is taken, at most
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decides the numbers of a run."""
+
+    task: str
+    split: str
+    method: str
+    lr: float
+    seed: int
+    epochs: int
+    data: Path | None = None
+
+
+def train(run: Run) -> Row:
+    """Train and test: the values of FIELDS."""
+    data = _data(run.task, run.data)
+    net = Residual(halve=run.task == "fashion")
+    exchange = tw.METHODS.parse(run.method).exchange
+    assert isinstance(exchange, Gossip)
+    swarm = Swarm(exchange, WORKERS, net.start(run.seed), net.layout, run.seed)
+    begun = time.perf_counter()
+    steps, lost = _train(run, net, swarm, data)
+    finite = bool(swarm.models.abs().max() < FINITE)
+    mean = swarm.mean.unsqueeze(0)
+    right = accuracy(net, mean, data.test_x, data.test_y) if finite else None
+    return {
+        "lr": run.lr,
+        "seed": run.seed,
+        "epochs": run.epochs,
+        "batch": BATCH[run.task],
+        "workers": WORKERS,
+        "momentum": MOMENTUM,
+        "eta": exchange.step(WORKERS) if isinstance(exchange, Mix) else None,
+        "steps": steps,
+        "planned": run.epochs * (len(data.train_y) // WORKERS // BATCH[run.task]),
+        "bits_per_element": 8 * swarm.bytes / max(1, swarm.messages) / net.layout.numel,
+        "bytes": swarm.bytes,
+        "accuracy_mean_model": right,
+        "accuracy_workers": accuracy(net, swarm.models, data.test_x, data.test_y) if finite else None,
+        "consensus_distance": swarm.distance if finite else None,
+        "loss": _loss(net, mean, data.train_x[:SEEN], data.train_y[:SEEN]) if finite else None,
+        "diverged": lost or right is None or right < GUESSED,
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def shards(labels: Tensor, split: str, seed: int) -> Tensor:
+    """The images of each worker, (workers, images): at random, or sorted by label."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    if split == "label":
+        order = order[labels[order].argsort(stable=True)]
+    each = len(labels) // WORKERS
+    return order[: WORKERS * each].view(WORKERS, each)
+
+
+def rate(run: Run, done: float) -> float:
+    """The learning rate after the part `done` of the run, 0 to 1."""
+    return run.lr * min(1.0, done / 0.05) * (1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01)
+
+
+def _train(run: Run, net: Residual, swarm: Swarm, data: tasks.Data) -> tuple[int, bool]:
+    """Steps taken, and whether the run was lost."""
+    mine, batch = shards(data.train_y, run.split, run.seed), BATCH[run.task]
+    per_epoch = mine.shape[1] // batch
+    momenta = torch.zeros_like(swarm.models)
+    g = torch.Generator().manual_seed(run.seed)
+    for epoch in range(run.epochs):
+        order = torch.stack([torch.randperm(mine.shape[1], generator=g) for _ in range(WORKERS)])
+        total = 0.0
+        for step in range(per_epoch):
+            chosen = mine.gather(1, order[:, step * batch : (step + 1) * batch])
+            grads, loss = gradients(net, swarm.models, data.train_x[chosen], data.train_y[chosen])
+            momenta.mul_(MOMENTUM).add_(grads)
+            if not (swarm.models.abs().max() < HUGE and torch.isfinite(momenta).all()):
+                return swarm.steps, True
+            done = (epoch + (step + 1) / per_epoch) / run.epochs
+            swarm.step(-rate(run, done) * momenta)
+            total += loss
+        if 2 * epoch <= run.epochs < 2 * (epoch + 1) and total / per_epoch > CHANCE:
+            return swarm.steps, True
+    return swarm.steps, False
+
+
+def gradients(net: Residual, models: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """The gradient of each worker (n, d), and the mean loss."""
+    x = models.detach().requires_grad_()
+    out = net(x, images)
+    loss = nn.functional.cross_entropy(out.flatten(0, 1), labels.flatten()) * len(
+        models
+    )  # the sum of the workers' means
+    return torch.autograd.grad(loss, x)[0], loss.item() / len(models)
+
+
+@torch.no_grad()
+def accuracy(net: Residual, models: Tensor, images: Tensor, labels: Tensor) -> float:
+    """The part of the images that is named rightly; each model tests its share."""
+    n = len(models)
+    each = len(labels) // n
+    x, y = (t[: n * each].unflatten(0, (n, each)) for t in (images, labels))
+    parts = [net(models, some) for some in x.split(CHUNK // n, 1)]
+    return float((torch.cat(parts, 1).argmax(2) == y).float().mean())
+
+
+@torch.no_grad()
+def _loss(net: Residual, models: Tensor, images: Tensor, labels: Tensor) -> float:
+    out = torch.cat([net(models, some.unsqueeze(0)) for some in images.split(CHUNK)], 1)
+    return float(nn.functional.cross_entropy(out[0], labels))
+
+
+@lru_cache(maxsize=2)
+def _data(task: str, folder: Path | None) -> tasks.Data:
+    chosen = tasks.get(task)
+    return chosen.load(chosen.locate(folder))
