@@ -27,7 +27,7 @@ MARKS = {
     "top 10%": "^",
     "top 1%": "v",
 }
-TICKS = (0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.5, 0.1)
+TICKS = (0.995, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5, 0.1)
 ASIDE = 1.05  # methods with the same compressor send the same: they are drawn side by side, by this factor
 LOST = {name: -0.16 - 0.08 * i for i, name in enumerate(COLOURS)}  # heights of lost runs
 
