@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.output import errors, keep, reserve, show
 from thinwire.cli.progress import train_local
 from thinwire.lab import records, tasks
-from thinwire.lab.page import page
+from thinwire.lab.report import Run, page
 from thinwire.lab.train import Job, without_curves
 
 METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "terngrad", "ef-signsgd:block=64", "majority-vote")
@@ -38,7 +38,7 @@ def demo(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: the task's).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the noise.")] = 0,
     out: Annotated[Path, typer.Option(help="Where to write the HTML page.")] = Path("demo.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with the curves.")] = False,
     save: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
 ) -> None:
     """Train under several methods in real processes: accuracy, bytes, time, and an HTML page with the curves."""
@@ -46,17 +46,19 @@ def demo(
     jobs = [Job(task, method, seed, epochs, data).located() for method in chosen]
     reserve(out, save)
     rows = train_local(jobs, chosen, workers)
-    out.write_text(page(rows, _command(jobs[0], chosen, workers, rows[0]["epochs"], data), records.environment()))
+    facts = {**records.environment(), "command": _command(jobs[0], chosen, workers, rows[0]["epochs"], data)}
+    out.write_text(page([Run("thinwire demo", {"rows": rows}, [facts])]))
     errors.print(f"the curves are in {out}", soft_wrap=True)
+    plain = [without_curves(row) for row in rows]
+    keep(save, plain)
     show(
-        [without_curves(row) for row in rows],
+        rows if as_json else plain,
         as_json=as_json,
         title=(
             f"{task}, {workers} workers, {rows[0]['epochs']} epochs. bytes_sent: of one worker. "
             "ratio: bytes of a float32 ring all-reduce / bytes_sent."
         ),
         columns=COLUMNS,
-        save=save,
     )
 
 

@@ -1,4 +1,4 @@
-"""Line plots as SVG text that takes its colours from the page: one path a series, class `s0`, `s1` and on."""
+"""Line plots as SVG text that takes its colours from the page: one path a line, with the class of its series."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-WIDTH, HEIGHT = 440, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 30, 44
+WIDTH, HEIGHT = 380, 270
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 30, 42
+LETTER = 6.5  # width of a letter of a tick, about
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series; only points with positive coordinates show on a log axis."""
+    """A name and points, and the class that gives the colour. On a log axis only positive coordinates show."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ def plot(title: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
         *_grid(x, y, across, up),
         f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}">{escape(across.label)}</text>',
     ]
-    for number, (line, part) in enumerate(zip(lines, points, strict=True)):
+    for line, part in zip(lines, points, strict=True):
         d = "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in part) if part else ""
-        parts.append(f'<path class="line s{number}" d="{d}"><title>{escape(line.name)}</title></path>')
+        parts.append(f'<path class="line {line.mark}" d="{d}"><title>{escape(line.name)}</title></path>')
     return "\n".join([*parts, "</svg>"])
 
 
@@ -95,6 +97,12 @@ def _grid(x: _Scale, y: _Scale, across: Axis, up: Axis) -> Iterator[str]:
     for t in y.ticks:
         yield f'<path class="grid" d="M{LEFT} {y(t):.1f}H{WIDTH - RIGHT}"/>'
         yield f'<text class="tick end" x="{LEFT - 6}" y="{y(t) + 4:.1f}">{escape(up.write(t))}</text>'
+    end = -math.inf
     for t in x.ticks:
         yield f'<path class="grid" d="M{x(t):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-        yield f'<text class="tick middle" x="{x(t):.1f}" y="{HEIGHT - BOTTOM + 16}">{escape(across.write(t))}</text>'
+        text = across.write(t)
+        half = LETTER * len(text) / 2
+        middle = min(x(t), WIDTH - half)
+        if middle - half > end:  # numbers do not run into each other
+            end = middle + half + LETTER
+            yield f'<text class="tick middle" x="{middle:.1f}" y="{HEIGHT - BOTTOM + 16}">{escape(text)}</text>'

@@ -24,6 +24,7 @@ from thinwire.lab.tasks import Data, Task, batches
 from thinwire.sync.signals import Param
 
 PAUSE = 0.1  # seconds between two reports of progress
+TIMED = ("encode_s", "wire_s", "decode_s")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     if rank == 0:
         say(Progress(number, steps, steps, curve.losses[-1]))
     curves = curve.mean()
-    bytes_sent, ratio, bits = mean([stats[name] for name in ("bytes_sent", "ratio", "bits_per_element")])
+    counted = ("bytes_sent", "ratio", "bits_per_element", *TIMED)
+    bytes_sent, ratio, bits, *spent = mean([stats[name] for name in counted])
     return {
         "task": job.task,
         "method": job.method,
@@ -120,6 +122,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         "bits_per_element": bits,
         "ratio": ratio,
         "seconds": seconds,
+        **dict(zip(TIMED, spent, strict=True)),
         "replicas_equal": equal,
         "consensus_distance": found.distance,
         "curves": curves,
