@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from thinwire import AllGather, Channel, Method, Sync
 from thinwire.compressors import Identity
-from thinwire.sync import Param
+from thinwire.sync import Update
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.SGD:
@@ -37,7 +37,7 @@ def wrong_arguments() -> list[str]:
     other = net()
     frozen = net().requires_grad_(False)
     double = net().double()
-    local = Method(AllGather(Channel(Identity())), Sync(of=Param(), every=4))
+    local = Method(AllGather(Channel(Identity())), Sync(of=Update(), every=4))
     late = Method(AllGather(Channel(Identity())), Sync(staleness=2))
     return [
         said(lambda: tw.attach(model, opt, "qsgd")),  # type: ignore[arg-type]

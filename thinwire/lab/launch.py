@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -64,6 +65,7 @@ def outcomes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
     with tempfile.TemporaryDirectory() as folder:
+        resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before that is blocked
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children inherit it: Ctrl-C is ours
         try:
             ranks = [_Rank.start(context, rank, workers, Path(folder), program, args) for rank in range(workers)]
