@@ -3,10 +3,23 @@
 from thinwire.core.registry import suggest
 from thinwire.lab.reproduce.base import Reproduction, Settings, Trend
 from thinwire.lab.reproduce.deepsqueeze import DeepSqueeze
+from thinwire.lab.reproduce.ecq_fig2 import EcqFig2
+from thinwire.lab.reproduce.qsgd import QsgdPaper
+from thinwire.lab.reproduce.signsgd import SignSgd
 
-__all__ = ["REPRODUCTIONS", "DeepSqueeze", "Reproduction", "Settings", "Trend", "get"]
+__all__ = [
+    "REPRODUCTIONS",
+    "DeepSqueeze",
+    "Reproduction",
+    "Settings",
+    "SignSgd",
+    "Trend",
+    "get",
+]
 
-REPRODUCTIONS: dict[str, Reproduction] = {made.name: made for made in (DeepSqueeze(),)}
+REPRODUCTIONS: dict[str, Reproduction] = {
+    made.name: made for made in (DeepSqueeze(), EcqFig2(), QsgdPaper(), SignSgd())
+}
 """Every reproduction by its name."""
 
 

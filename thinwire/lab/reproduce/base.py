@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from thinwire.lab import records
 from thinwire.lab.records import Row
@@ -79,25 +79,13 @@ class Reproduction(ABC):
 
 def keep(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows to a CSV file; those of other tasks and splits that are in it stay, with their own machine."""
-    mine = {(row["task"], row["split"]) for row in rows}
+    mine = {(row.get("task"), row.get("split")) for row in rows}
     old = records.load(path) if path.exists() else []
-    others = [row for row in old if (row["task"], row["split"]) not in mine]
+    others = [row for row in old if (row.get("task"), row.get("split")) not in mine]
     records.save(path, [*others, *rows])
 
 
 def read(path: Path) -> list[Row]:
     """The rows of a CSV file as they were before they became text."""
     rows = records.load(path)
-    return [{name: text if name in TEXT else _value(text) for name, text in row.items()} for row in rows]
-
-
-def _value(text: str) -> Any:
-    words: dict[str, Any] = {"": None, "True": True, "False": False}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return [{name: text if name in TEXT else records.value(text) for name, text in row.items()} for row in rows]

@@ -1,0 +1,82 @@
+"""One run of data-parallel training: four workers with one residual net between them, gradients through a channel.
+
+    g_i = gradient of worker i's batch,    m = 0.9 m + mean_i decode(encode(g_i)),    w = w - lr m
+
+The rate falls on a straight line to 5% of the first, and residuals follow it. All parameters travel in one message a
+worker and step, and are compressed; bits are those of whole messages, header and all.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from thinwire.compressors.identity import Identity
+from thinwire.core.channel import Channel
+from thinwire.lab import tasks
+from thinwire.lab.records import Row
+from thinwire.lab.reproduce.ring import accuracy, gradients
+from thinwire.lab.reproduce.team import Team
+from thinwire.lab.residual import Residual
+from thinwire.lab.step_sizes import END, MOMENTUM
+
+WORKERS = 4
+BATCH = {"digits": 16, "fashion": 32}
+LR = 0.2  # of 0.05 and 0.2 the one that leaves float32 the least training loss on both tasks, seed 0
+FLOAT = Channel(Identity())
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decides the numbers of a run."""
+
+    task: str
+    channel: Channel
+    seed: int
+    epochs: int
+    data: Path | None = None
+
+
+def elements() -> int:
+    """Parameters of the net."""
+    return Residual().layout.numel
+
+
+def train(run: Run) -> Row:
+    """Accuracy, the loss of the last epoch, bits an element and seconds of this process."""
+    data, batch = images(run.task, run.data), BATCH[run.task]
+    net = Residual(halve=run.task == "fashion")
+    w = net.start(run.seed)
+    team, momentum, lr = Team(run.channel, WORKERS, net.layout, run.seed), torch.zeros_like(w), LR
+    per_epoch = len(data.train_y) // (WORKERS * batch)
+    steps, losses, begun = run.epochs * per_epoch, [], time.process_time()
+    for epoch in range(run.epochs):
+        count = len(data.train_y)
+        ranks = [tasks.batches(count, batch, rank, WORKERS, run.seed, epoch) for rank in range(WORKERS)]
+        for chosen in zip(*ranks, strict=True):
+            now = LR * (1 - (1 - END) * team.steps / steps)
+            team.rescale(lr / now)
+            lr, picked = now, torch.stack(chosen)
+            grads, loss = gradients(net, w.expand(WORKERS, -1), data.train_x[picked], data.train_y[picked])
+            momentum.mul_(MOMENTUM).add_(team.step(grads))
+            w = w - lr * momentum
+            losses.append(loss)
+    return {
+        "steps": steps,
+        "accuracy": accuracy(net, w.unsqueeze(0), data.test_x, data.test_y),
+        "loss": sum(losses[-per_epoch:]) / per_epoch,
+        "bits_per_element": team.bits,
+        "ratio": 32 / team.bits,
+        "seconds": time.process_time() - begun,
+    }
+
+
+@lru_cache(maxsize=2)
+def images(task: str, folder: Path | None) -> tasks.Data:
+    """The task's images."""
+    chosen = tasks.get(task)
+    return chosen.load(chosen.locate(folder))
