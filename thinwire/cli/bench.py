@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +16,10 @@ import thinwire as tw
 from thinwire import kernels
 from thinwire.cli.output import collect, errors, keep, reserve, show
 from thinwire.cli.progress import train_local
-from thinwire.lab import accuracy, bench_kernels, bench_step, gradient, quantisers, rate, tasks
+from thinwire.lab import accuracy, bench_hosts, bench_kernels, bench_step, gradient, quantisers, rate, tasks
 from thinwire.lab.compress import compare
-from thinwire.lab.launch import launch
+from thinwire.lab.launch import Say, launch
+from thinwire.lab.net import Network
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
@@ -59,6 +62,17 @@ STEP = {
     "wire_ms": ".1f",
     "decode_ms": ".1f",
     "tx_bits_per_param": ".2f",
+}
+HOSTS = {
+    "method": "",
+    "step_ms": ".1f",
+    "step_ms_p20": ".1f",
+    "step_ms_p80": ".1f",
+    "tx_bits_per_param": ".2f",
+    "wire_bound_ms": ".1f",
+    "wire_share": ".2f",
+    "speedup_over_ddp": ".2f",
+    "cpu_ms": ".1f",
 }
 ACCURACY = {"method": "", "seeds": "d", "accuracy": ".2%", "lowest": ".2%", "highest": ".2%", "points": "+.2f"}
 
@@ -136,36 +150,85 @@ def bench_rate(
 
 @app.command("step")
 def step(
-    local: Annotated[bool, typer.Option("--local", help="Ranks on this machine.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
-    params: Annotated[int, typer.Option(help="Elements of the gradient, about.")] = 4 << 20,
+    local: Annotated[bool, typer.Option("--local", help="Ranks on this machine, on its own links.")] = False,
+    hosts: Annotated[int | None, typer.Option(help="Hosts of a network lab, a rank each; needs root.")] = None,
+    rate: Annotated[str, typer.Option(help="Of every host's uplink, with --hosts.")] = "1gbit",
+    latency: Annotated[str | None, typer.Option(help="One way, with --hosts, where the kernel has netem.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes, with --local.")] = 2,
+    params: Annotated[
+        int | None,
+        typer.Option(help=f"Elements of the gradient, about (default: 4194304, with --hosts {bench_hosts.PARAMS})."),
+    ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated.")] = None,
-    repeats: Annotated[int, typer.Option(help="Turns of each method, of 3 timed steps.")] = 15,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Turns of each method: 15 of 3 timed steps, or with --hosts 3 of up to 10."),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds of timed steps of each method, with --hosts.")] = 60.0,
     as_json: Json = False,
     save: Save = None,
 ) -> None:
-    """Time a training step under each method, in turns with torch's DistributedDataParallel in float32."""
-    if not local:
-        raise ValueError("steps over shaped links are not here yet; write thinwire bench step --local")
-    if params < 1 or repeats < 1:
+    """Time a training step under each method, in turns with torch's DistributedDataParallel.
+
+    With --local beside DDP in float32; with --hosts over shaped links, beside DDP and its hooks.
+    """
+    if local == (hosts is not None):
+        raise ValueError(
+            "say where: write thinwire bench step --local, or thinwire bench step --hosts 4 --rate 1gbit as root"
+        )
+    if hosts is None:
+        _step_local(workers, 4 << 20 if params is None else params, method, repeats, as_json=as_json, save=save)
+        return
+    job = bench_hosts.Job(
+        list(dict.fromkeys(method or bench_hosts.METHODS)),
+        bench_hosts.PARAMS if params is None else params,
+        rate,
+        3 if repeats is None else repeats,
+        budget,
+    )
+    network = Network(hosts, rate, latency)
+    job.check(hosts)
+    reserve(save)
+    with network, _turns(job.turns) as hear:
+        rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network)[0]
+    title = (
+        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, medians in ms. "
+        "wire_bound_ms: bits of the busiest host over the rate; wire_share: of the step; "
+        "cpu_ms: processor time of all hosts over the cores they share."
+    )
+    show(rows, as_json=as_json, title=title, columns=HOSTS, save=save)
+
+
+def _step_local(
+    workers: int, params: int, method: list[str] | None, repeats: int | None, *, as_json: bool, save: Path | None
+) -> None:
+    turns = 15 if repeats is None else repeats
+    if params < 1 or turns < 1:
         raise ValueError("params and repeats are positive numbers; write --params 4194304 --repeats 15")
     methods = list(dict.fromkeys(["sgd", *(method or bench_step.METHODS)]))
     for text in methods:
         tw.METHODS.parse(text)
     reserve(save)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        line = progress.add_task("starting")
-
-        def hear(news: Any) -> None:
-            progress.update(line, description=f"turn {news[0]} of {repeats}: {news[1]}")
-
-        rows = launch(bench_step.bench, workers, methods, params, repeats, timeout=3600.0, hear=hear)[0]
+    with _turns(turns) as hear:
+        rows = launch(bench_step.bench, workers, methods, params, turns, timeout=3600.0, hear=hear)[0]
     title = (
         f"One step, {workers} workers, {rows[0]['params']:,} parameters, medians in ms. "
         "ddp_ms: DistributedDataParallel in float32, in turns with the methods."
     )
     show(rows, as_json=as_json, title=title, columns=STEP, save=save)
+
+
+@contextmanager
+def _turns(count: int) -> Iterator[Say]:
+    """A line on standard error: which turn of which method."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        line = progress.add_task("starting")
+
+        def hear(news: Any) -> None:
+            progress.update(line, description=f"turn {news[0]} of {count}: {news[1]}")
+
+        yield hear
 
 
 @app.command("accuracy")

@@ -28,6 +28,7 @@ from thinwire.lab.step_sizes import Step, optimizer_of
 METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd")
 WIDTH = 1024  # of a layer: 2^20 weights
 BATCH = 4
+SLOPE = 0.25  # of the activation left of 0
 STEP = Step(1e-3)
 BLOCK = 3  # timed steps of one turn
 TIMED = ("encode_s", "wire_s", "decode_s")
@@ -45,15 +46,15 @@ class _Turn:
 
 def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[Row]:
     """One row a method; runs on every rank, and rank 0's rows count."""
-    x = torch.randn(BATCH, _width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
+    x = batch(params)
     with ExitStack() as stack:
         plain = DistributedDataParallel(model(params))
-        turns = {"ddp": _Turn(_stepper(plain, x, SGD(plain.parameters(), lr=STEP.lr)), dict)}
+        turns = {"ddp": _Turn(stepper(plain, x, SGD(plain.parameters(), lr=STEP.lr)), dict)}
         for text in methods:
             net, method = model(params), tw.METHODS.parse(text)
             optimizer = optimizer_of(method, STEP, net.parameters())
             wire = stack.enter_context(tw.attach(net, optimizer, method))
-            turns[text] = _Turn(_stepper(net, x, optimizer), wire.stats)
+            turns[text] = _Turn(stepper(net, x, optimizer), wire.stats)
         for repeat in range(repeats + 1):
             for text, turn in turns.items():
                 _block(turn, measure=repeat > 0)
@@ -64,17 +65,32 @@ def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[R
 
 
 def model(params: int) -> nn.Module:
-    """Square layers without bias, of at most 2^20 weights each and about `params` in all."""
-    width = _width(params)
-    layers = max(1, round(params / width**2))
-    return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width, bias=False), nn.ReLU())))
+    """Square layers without bias, of at most 2^20 weights each and about `params` in all; equal on all ranks.
+
+    Weights and activations keep the scale of what passes, so that 24 layers have gradients as large as 4, and few of
+    their elements are exactly 0.
+    """
+    width, generator = _width(params), torch.Generator().manual_seed(0)
+    parts: list[nn.Module] = []
+    for _ in range(max(1, round(params / width**2))):
+        layer = nn.Linear(width, width, bias=False)
+        nn.init.kaiming_normal_(layer.weight, SLOPE, generator=generator)
+        parts += [layer, nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*parts)
+
+
+def batch(params: int) -> Tensor:
+    """What this rank trains on."""
+    return torch.randn(BATCH, _width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
 
 
 def _width(params: int) -> int:
     return min(WIDTH, max(1, math.isqrt(params)))
 
 
-def _stepper(net: nn.Module, x: Tensor, optimizer: Optimizer) -> Callable[[], None]:
+def stepper(net: nn.Module, x: Tensor, optimizer: Optimizer) -> Callable[[], None]:
+    """Forward, backward and the optimizer's step, as a loop would do them."""
+
     def step() -> None:
         optimizer.zero_grad()
         torch.autograd.backward(net(x).square().mean())

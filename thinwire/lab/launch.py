@@ -1,5 +1,7 @@
 """Start ranks on this machine: one process each, joined by gloo over a file, so that no port is chosen.
 
+With `hosts=network` rank r runs on host r of a network lab: it sees the interfaces of that host and no others.
+
 A program is a function `program(say, *args)` at the top level of a module; `say(message)` reports to the parent
 while it runs. When a rank fails, the others get a few seconds to notice by themselves; then everybody is killed.
 """
@@ -26,6 +28,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from thinwire.lab.net import Network
+from thinwire.lab.net.inside import enter
+
 GRACE = 10.0  # seconds in which the other ranks may fail by themselves
 Say = Callable[[Any], None]
 
@@ -40,10 +45,15 @@ class Outcome:
 
 
 def launch(
-    program: Callable[..., Any], workers: int, *args: Any, timeout: float = 600.0, hear: Say = print
+    program: Callable[..., Any],
+    workers: int,
+    *args: Any,
+    timeout: float = 600.0,
+    hear: Say = print,
+    hosts: Network | None = None,
 ) -> list[Any]:
     """The results of all ranks; RuntimeError with every rank's traceback when one fails."""
-    ended = outcomes(program, workers, *args, timeout=timeout, hear=hear)
+    ended = outcomes(program, workers, *args, timeout=timeout, hear=hear, hosts=hosts)
     failed = {rank: one for rank, one in enumerate(ended) if one.error or one.exitcode}
     if failed:
         lines = [f"rank {rank}: {one.error or f'ended with status {one.exitcode}'}" for rank, one in failed.items()]
@@ -58,17 +68,22 @@ def outcomes(
     timeout: float = 600.0,
     grace: float = GRACE,
     hear: Say = print,
+    hosts: Network | None = None,
 ) -> list[Outcome]:
     """How each rank ended, whatever happened to it; after a failure the others have `grace` seconds."""
     if workers < 1:
         raise ValueError(f"a run needs at least one worker; got {workers}: write --workers 4")
+    if hosts is not None and workers > hosts.hosts:
+        raise ValueError(
+            f"{workers} ranks on {hosts.hosts} hosts: one each; write Network({workers}, {hosts.rate!r})"
+        )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
     with tempfile.TemporaryDirectory() as folder:
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before that is blocked
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children inherit it: Ctrl-C is ours
         try:
-            ranks = [_Rank.start(context, rank, workers, Path(folder), program, args) for rank in range(workers)]
+            ranks = [_Rank.start(context, seat, program, args) for seat in _seats(workers, Path(folder), hosts)]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
@@ -77,6 +92,21 @@ def outcomes(
             for rank in ranks:
                 rank.stop(Path(folder))
     return [rank.outcome for rank in ranks]
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """Where one rank runs."""
+
+    rank: int
+    workers: int
+    folder: Path
+    namespace: str | None  # of its host; None is this machine itself
+
+
+def _seats(workers: int, folder: Path, hosts: Network | None) -> list[_Seat]:
+    places = [None if hosts is None else hosts.namespace(rank) for rank in range(workers)]
+    return [_Seat(rank, workers, folder, place) for rank, place in enumerate(places)]
 
 
 @dataclass
@@ -89,19 +119,13 @@ class _Rank:
 
     @classmethod
     def start(
-        cls,
-        context: ForkServerContext,
-        rank: int,
-        workers: int,
-        folder: Path,
-        program: Callable[..., Any],
-        args: tuple[Any, ...],
+        cls, context: ForkServerContext, seat: _Seat, program: Callable[..., Any], args: tuple[Any, ...]
     ) -> _Rank:
         here, there = context.Pipe()
-        process = context.Process(target=_main, args=(rank, workers, folder, there, program, args), daemon=True)
+        process = context.Process(target=_main, args=(seat, there, program, args), daemon=True)
         process.start()
         there.close()
-        return cls(rank, process, here, Outcome())
+        return cls(seat.rank, process, here, Outcome())
 
     def read(self, hear: Say) -> None:
         """Take one message; the pipe closes when the process ends."""
@@ -148,16 +172,17 @@ def _listen(ranks: list[_Rank], deadline: float, grace: float, hear: Say) -> Non
                 deadline = min(deadline, time.monotonic() + grace)
 
 
-def _main(
-    rank: int, workers: int, folder: Path, pipe: Connection, program: Callable[..., Any], args: tuple[Any, ...]
-) -> None:
+def _main(seat: _Seat, pipe: Connection, program: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The life of one rank."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops everybody
-    log = (folder / f"stack{rank}").open("w")
+    rank, workers = seat.rank, seat.workers
+    log = (seat.folder / f"stack{rank}").open("w")
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
-        store = dist.FileStore(str(folder / "store"), workers)
+        if seat.namespace is not None:
+            enter(seat.namespace)  # before any thread starts
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+        store = dist.FileStore(str(seat.folder / "store"), workers)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timedelta(minutes=5))
         result = program(lambda message: _tell(pipe, "say", message), *args)
         dist.barrier()  # gloo aborts now and then when one rank tears down while another still talks

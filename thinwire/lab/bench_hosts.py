@@ -1,0 +1,224 @@
+"""A training step over shaped links under each method, beside torch's DDP and its hooks, in one run.
+
+Contestants: no communication; DDP in float32; DDP with its fp16 hook; DDP with its PowerSGD hook of rank 4 in one
+bucket (on gloo it hangs with more); every method. All take turns. In its turn a contestant gets a copy of the model
+of `bench_step`, warms up while the links are free, takes one step at the rate that is not timed, and then timed ones.
+It is gone before the next one comes, so that memory holds one at a time.
+
+A step starts at a barrier and ends when the slowest rank has ended. Where a method exchanges every H steps, H steps
+are timed together and divided. Bytes are those that the busiest host put on its wire between the barriers of a turn,
+headers counted, and
+
+    wire_bound_ms = bits of the busiest host / rate,   wire_share = wire_bound_ms / step_ms,
+    cpu_ms        = processor time of all ranks / cores.
+
+No step can be shorter than either bound, whatever overlaps. (The shaper's bucket lets pass at once 80 KiB at 100
+Mbit/s and 122 KiB at 1 Gbit/s, which shows where a step sends little.) The second is this lab's own: hosts that
+share the cores of one machine compute more slowly than hosts would. encode, wire and decode are rank 0's sums over
+threads that run at the same time, so that together they may exceed the step.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+
+import thinwire as tw
+from thinwire.lab.bench_step import STEP, TIMED, batch, model, stepper
+from thinwire.lab.launch import Say
+from thinwire.lab.net.rates import bits_per_second
+from thinwire.lab.net.shaping import shape, transmitted
+from thinwire.lab.records import Row, quantiles
+from thinwire.lab.step_sizes import optimizer_of
+
+METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd:code=rans", "ef-signsgd", "powersgd:rank=4")
+PARAMS = 24 << 20
+FREE = "100gbit"  # more than this machine can send
+WARM = 4  # steps: DDP cuts its buckets anew after the first, its PowerSGD begins with the third
+FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
+PATIENCE = 240.0  # seconds of one float32 step, after which gloo would soon give up
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure; `budget` is the seconds of timed steps of one contestant, in all turns together."""
+
+    methods: Sequence[str]
+    params: int
+    rate: str
+    turns: int
+    budget: float
+
+    def check(self, hosts: int) -> None:
+        """ValueError for what cannot be measured."""
+        if self.params < 1 or self.turns < 1 or self.budget <= 0:
+            raise ValueError("params, repeats and budget are positive numbers; write --params 25165824 --repeats 3")
+        for text in self.methods:
+            tw.METHODS.parse(text)
+        slowest = 2 * (hosts - 1) / hosts * 32 * self.params / bits_per_second(self.rate)
+        if slowest > PATIENCE:
+            fits = int(self.params * PATIENCE / slowest)
+            raise ValueError(
+                f"at {self.rate} a float32 step would take {slowest:.0f} s; write --params {fits} or less"
+            )
+
+
+@dataclass(frozen=True)
+class _Contestant:
+    step: Callable[[], None]
+    stats: Callable[[], dict[str, float]] = dict
+    warmup: int = WARM
+    period: int = 1  # steps from one exchange to the next
+
+
+@dataclass
+class _Measured:
+    """Of one contestant, over its turns; times and bytes are the largest of all ranks, `spent` is this rank's."""
+
+    steps: int = 0
+    times: list[float] = field(default_factory=list)
+    bytes: int = 0
+    cpu: float = 0.0  # seconds of all ranks together
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+Build = Callable[[nn.Module, Tensor], AbstractContextManager[_Contestant]]
+
+
+@contextmanager
+def _alone(net: nn.Module, x: Tensor) -> Iterator[_Contestant]:
+    yield _Contestant(stepper(net, x, SGD(net.parameters(), lr=STEP.lr)))
+
+
+@contextmanager
+def _ddp(net: nn.Module, x: Tensor, *, hook: Callable[..., Any] | None = None) -> Iterator[_Contestant]:
+    wrapped = DistributedDataParallel(net)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
+    yield _Contestant(stepper(wrapped, x, SGD(net.parameters(), lr=STEP.lr)))
+
+
+@contextmanager
+def _ddp_powersgd(net: nn.Module, x: Tensor) -> Iterator[_Contestant]:
+    megabytes = 1 + sum(4 * p.numel() for p in net.parameters()) // 2**20
+    wrapped = DistributedDataParallel(net, bucket_cap_mb=megabytes)
+    state = PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook)
+    yield _Contestant(stepper(wrapped, x, SGD(net.parameters(), lr=STEP.lr)))
+
+
+@contextmanager
+def _attached(net: nn.Module, x: Tensor, *, text: str) -> Iterator[_Contestant]:
+    method = tw.METHODS.parse(text)
+    optimizer = optimizer_of(method, STEP, net.parameters())
+    with tw.attach(net, optimizer, method) as wire:
+        yield _Contestant(stepper(net, x, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
+
+
+BASELINES: dict[str, Build] = {
+    "no communication": _alone,
+    "ddp": _ddp,
+    "ddp fp16": partial(_ddp, hook=fp16_compress_hook),
+    "ddp powersgd-4": _ddp_powersgd,
+}
+
+
+def bench(say: Say, job: Job) -> list[Row]:
+    """One row a contestant; runs on every rank, and rank 0's rows count."""
+    builds = BASELINES | {text: partial(_attached, text=text) for text in job.methods}
+    measured = {name: _Measured() for name in builds}
+    whole, x = model(job.params), batch(job.params)
+    for turn in range(job.turns):
+        for name, build in builds.items():
+            if dist.get_rank() == 0:
+                say((turn, name))
+            _turn(build, whole, x, job, measured[name])
+            gc.collect()  # DDP is part of a cycle, and as large as the model
+    size = sum(p.numel() for p in whole.parameters())
+    ddp = quantiles(measured["ddp"].times)[1]
+    return [_row(name, one, job, size, ddp) for name, one in measured.items()]
+
+
+def _turn(build: Build, whole: nn.Module, x: Tensor, job: Job, measured: _Measured) -> None:
+    _reshape(FREE)
+    with build(copy.deepcopy(whole), x) as contestant:
+        for _ in range(contestant.warmup):
+            contestant.step()
+        _reshape(job.rate)
+        (longest,) = _over_ranks([_sample(contestant)], dist.ReduceOp.MAX)
+        fewest = math.ceil(FEWEST / job.turns)
+        count = min(MOST, max(fewest, int(job.budget / job.turns / (longest * contestant.period))))
+        dist.barrier()
+        bytes_before, before, cpu = transmitted(), contestant.stats(), time.process_time()
+        times = [_sample(contestant) for _ in range(count)]
+        dist.barrier()  # now every host has received, so that every byte has been counted
+        bytes_after, after, cpu = transmitted(), contestant.stats(), time.process_time() - cpu
+        *slowest, busiest = _over_ranks([*times, bytes_after - bytes_before], dist.ReduceOp.MAX)
+        (cpu,) = _over_ranks([cpu], dist.ReduceOp.SUM)
+    measured.times += slowest
+    measured.bytes += int(busiest)
+    measured.cpu += cpu
+    measured.steps += count * contestant.period
+    for name in after:
+        measured.spent[name] = measured.spent.get(name, 0.0) + after[name] - before[name]
+
+
+def _reshape(rate: str) -> None:
+    """Every rank sets its own uplink, when nobody is sending."""
+    dist.barrier()
+    shape(rate)
+    dist.barrier()
+
+
+def _sample(contestant: _Contestant) -> float:
+    """Seconds a step, of one period, on this rank."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(contestant.period):
+        contestant.step()
+    return (time.perf_counter() - start) / contestant.period
+
+
+def _over_ranks(values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+    """The largest or the sum of all ranks, value by value."""
+    found = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(found, op)
+    return [float(value) for value in found]
+
+
+def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
+    low, middle, high = quantiles(one.times)
+    bits = 8 * one.bytes / one.steps
+    bound = bits / bits_per_second(job.rate)
+    return {
+        "method": name,
+        "hosts": dist.get_world_size(),
+        "rate": job.rate,
+        "params": size,
+        "steps": one.steps,
+        "step_ms": 1e3 * middle,
+        "step_ms_p20": 1e3 * low,
+        "step_ms_p80": 1e3 * high,
+        "tx_bits_per_param": bits / size,
+        "wire_bound_ms": 1e3 * bound,
+        "wire_share": bound / middle,
+        "speedup_over_ddp": ddp / middle,
+        "cpu_ms": 1e3 * one.cpu / (os.cpu_count() or 1) / one.steps,
+        **{f"{what[:-2]}_ms": 1e3 * one.spent[what] / one.steps if one.spent else None for what in TIMED},
+    }

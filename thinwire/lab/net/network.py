@@ -1,0 +1,115 @@
+"""Network: N hosts with an address each, a bridge between them, and a rate on every uplink."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from types import TracebackType
+from typing import final
+
+from thinwire.lab.net import reaper
+from thinwire.lab.net.rates import bits_per_second, seconds
+from thinwire.lab.net.shaping import DEVICE, shape, transmitted
+from thinwire.lab.net.tools import call, check
+
+MOST = 250  # hosts in one /24
+DELAYED = "100000"  # packets that wait for their delay, before more are dropped
+
+
+@final
+class Network:
+    """A context manager: the hosts exist inside the `with` block, numbered from 0.
+
+    Every host sends at `rate` at most. With `latency` every packet arrives that much later; it needs a kernel with
+    the netem queue, and is refused where there is none.
+    """
+
+    def __init__(self, hosts: int, rate: str, latency: str | None = None) -> None:
+        if not 2 <= hosts <= MOST:
+            raise ValueError(f"hosts={hosts}: a network has 2 to {MOST} hosts; write --hosts 4")
+        bits_per_second(rate)
+        if latency is not None:
+            seconds(latency)
+        self.hosts, self.rate, self.latency = hosts, rate, latency
+        self.lab = f"thinwire-{os.getpid()}-{reaper.started(os.getpid())}-{secrets.token_hex(3)}"
+        self._guardian: subprocess.Popen[bytes] | None = None
+
+    def namespace(self, host: int) -> str:
+        """The name of a host's namespace, as `ip netns` shows it."""
+        if not 0 <= host < self.hosts:
+            raise ValueError(f"host {host} is not among {self.hosts}; they are numbered from 0")
+        return f"{self.lab}-{host}"
+
+    def address(self, host: int) -> str:
+        """Of a host, on its own eth0."""
+        return f"10.77.0.{1 + host}"
+
+    def set_rate(self, rate: str) -> None:
+        """Give every uplink another rate; connections stay, and counts go on."""
+        bits_per_second(rate)
+        for host in range(self.hosts):
+            shape(rate, self.namespace(host))
+        self.rate = rate
+
+    def tx_bytes(self, host: int) -> int:
+        """Bytes that a host has put on its wire, headers counted."""
+        return transmitted(self.namespace(host))
+
+    def __enter__(self) -> Network:
+        check()
+        reaper.sweep()
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__, self.lab],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what stops everybody at the terminal does not stop it
+        )
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything; again does nothing."""
+        guardian, self._guardian = self._guardian, None
+        if guardian is None:
+            return
+        reaper.remove(self.lab)
+        guardian.communicate()  # it finds nothing left to do
+
+    def _build(self) -> None:
+        bridge = f"{self.lab}-bridge"
+        call("ip", "netns", "add", bridge)
+        call("ip", "-n", bridge, "link", "add", "bridge", "type", "bridge")
+        call("ip", "-n", bridge, "link", "set", "bridge", "up")
+        for host in range(self.hosts):
+            own, port = self.namespace(host), f"port{host}"
+            call("ip", "netns", "add", own)
+            call("ip", "-n", bridge, "link", "add", port, "type", "veth", "peer", "name", DEVICE, "netns", own)
+            call("ip", "-n", bridge, "link", "set", port, "master", "bridge", "up")
+            call("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", DEVICE)
+            call("ip", "-n", own, "link", "set", DEVICE, "up")
+            call("ip", "-n", own, "link", "set", "lo", "up")
+            shape(self.rate, own)
+            if self.latency is not None:
+                self._delay(bridge, port, self.latency)
+
+    def _delay(self, bridge: str, port: str, latency: str) -> None:
+        """On the way from the bridge to a host, where nothing is shaped."""
+        words = ("root", "netem", "delay", latency, "limit", DELAYED)
+        try:
+            call("tc", "-n", bridge, "qdisc", "add", "dev", port, *words)
+        except OSError as error:
+            raise ValueError(
+                f"this kernel has no netem queue, which delays packets ({error}); leave --latency out"
+            ) from error

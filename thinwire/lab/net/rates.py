@@ -1,0 +1,27 @@
+"""Rates and delays in the words of tc: "1gbit", "100mbit", "2ms"."""
+
+from __future__ import annotations
+
+import re
+
+BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+LOWEST = 10**5  # bits a second: below, one full packet takes longer than the shaper may hold it
+HIGHEST = 10**12
+
+
+def bits_per_second(rate: str) -> int:
+    """A rate as a number; ValueError where tc would read it otherwise or not at all."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", rate)
+    bits = round(float(found[1]) * BITS[found[2]]) if found else 0
+    if not LOWEST <= bits <= HIGHEST:
+        raise ValueError(f"rate={rate!r}: write a number and kbit, mbit or gbit, from 100kbit up: --rate 1gbit")
+    return bits
+
+
+def seconds(delay: str) -> float:
+    """A delay as a number."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", delay)
+    if not found:
+        raise ValueError(f"latency={delay!r}: write a number and us, ms or s: --latency 2ms")
+    return float(found[1]) * SECONDS[found[2]]

@@ -1,0 +1,35 @@
+"""The commands `ip` and `tc`: whether this machine can run a lab, and one call of each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+
+def check() -> None:
+    """OSError with what to do where a lab cannot be built."""
+    if sys.platform != "linux":
+        raise OSError(
+            f"the network lab is made of Linux network namespaces, and this is {sys.platform}; "
+            "write thinwire bench step --local"
+        )
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    if missing:
+        raise FileNotFoundError(
+            f"the network lab needs the command {' and '.join(missing)}; write apt-get install iproute2"
+        )
+    if os.geteuid() != 0:
+        raise PermissionError(
+            "the network lab makes network namespaces, and that needs root; write sudo thinwire bench step --hosts 4 "
+            "--rate 1gbit, or thinwire bench step --local"
+        )
+
+
+def call(*words: str) -> str:
+    """Run one command; OSError with its own words where it fails."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip() or f'ended with status {done.returncode}'}")
+    return done.stdout
