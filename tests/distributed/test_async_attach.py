@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, flat, loss, net, train
@@ -15,6 +16,7 @@ from ranks import endings, on_ranks
 import thinwire as tw
 from thinwire import methods
 
+pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 SLOW = 2
 
 

@@ -20,6 +20,7 @@ import thinwire as tw
 from thinwire import METHODS
 from thinwire.lab.launch import Outcome
 
+pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 VICTIM = 2
 STEPS = 40
 

@@ -17,6 +17,7 @@ from thinwire import METHODS, Method, Overlap, methods
 from thinwire.sync import Grad, Param, Sync
 from thinwire.topology import from_edges
 
+pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20)
 LRS = {"moniqua": 0.02}
 
