@@ -82,11 +82,13 @@ def outcomes(
     with tempfile.TemporaryDirectory() as folder:
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before that is blocked
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children inherit it: Ctrl-C is ours
+        ranks: list[_Rank] = []
         try:
-            ranks = [_Rank.start(context, seat, program, args) for seat in _seats(workers, Path(folder), hosts)]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        try:
+            try:
+                for seat in _seats(workers, Path(folder), hosts):
+                    ranks.append(_Rank.start(context, seat, program, args))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C that waited is raised here
             _listen(ranks, time.monotonic() + timeout, grace, hear)
         finally:
             for rank in ranks:
@@ -176,7 +178,10 @@ def _main(seat: _Seat, pipe: Connection, program: Callable[..., Any], args: tupl
     """The life of one rank."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops everybody
     rank, workers = seat.rank, seat.workers
-    log = (seat.folder / f"stack{rank}").open("w")
+    try:
+        log = (seat.folder / f"stack{rank}").open("w")
+    except FileNotFoundError:
+        os._exit(1)  # Ctrl-C came while this process started, and the others have gone home
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
     try:
         if seat.namespace is not None:
