@@ -11,6 +11,7 @@ from thinwire import AllGather, Channel, ErrorFeedback, Key, Layout, ScatterGath
 from thinwire.codecs import Codec, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
 from thinwire.compressors import Identity, IntBlock, KLevel, LaqGrid, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.core.coded import Coded, SymbolCompressor
+from thinwire.core.compressor import encode_with_feedback
 from thinwire.core.exchange import Exchange
 from thinwire.exchange.hierarchical import Hierarchical
 
@@ -40,6 +41,20 @@ def test_a_codec_changes_the_bytes_and_not_the_numbers(codec: Codec, c: SymbolCo
         plain = c.decode(c.encode(x, LAYOUT, Key(seed=3)), LAYOUT)
         assert torch.equal(coded.decode(payload, LAYOUT), plain)
         assert payload.body.numel() <= coded.nbytes(LAYOUT)
+
+
+@pytest.mark.parametrize("c", COMPRESSORS, ids=lambda c: c.id)
+def test_feedback_around_a_codec_is_feedback_without_it(c: SymbolCompressor) -> None:
+    """Bit for bit: the pass that makes the symbols keeps the error, and so does decoding what was sent."""
+    x, before = vector(LAYOUT.numel, "heavy"), vector(LAYOUT.numel, "gauss", seed=1)
+    residuals = []
+    for encoder in (c, Coded(c, Rans()), Coded(c, Huffman())):
+        e = before.clone()
+        payload = encode_with_feedback(encoder, x, e, LAYOUT, Key(seed=3), alpha=0.5, beta=0.75)
+        assert torch.equal(e, before * 0.75 + (x - encoder.decode(payload, LAYOUT)))
+        residuals.append(e)
+    for e in residuals[1:]:
+        assert torch.equal(e, residuals[0])
 
 
 def test_a_compressor_without_symbols_is_refused() -> None:

@@ -103,6 +103,25 @@ def test_accumulation_equals_the_large_batch() -> None:
     assert torch.allclose(whole, split, atol=1e-6)
 
 
+def zeroed(to_none: bool) -> Tensor:
+    model = net()
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, METHODS.parse("ef-signsgd"), min_size=0):
+        for step in range(5):
+            optimizer.zero_grad(set_to_none=to_none)
+            loss(model, batch(step)).backward()
+            first = next(model.parameters()).grad
+            optimizer.step()
+            assert next(model.parameters()).grad is first
+    return flat(model)
+
+
+def test_gradients_that_stay_in_the_buffer_are_taken_from_there() -> None:
+    """After a step p.grad is a part of the bucket, and backward may add to it in place."""
+    anew, kept = on_ranks(zeroed, 2, True)[0], on_ranks(zeroed, 2, False)[0]
+    assert torch.equal(anew, kept)
+
+
 class Late(torch.autograd.Function):
     """Takes its time on the way back, as the layers before it would."""
 

@@ -98,9 +98,40 @@ def test_any_quantiser_on_any_blocks_is_bit_equal(tier: str, data: st.DataObject
         k = kernels.get(name)
         k.encode(x, quant, blocks, key, scales, codes, residual=residual, alpha=0.5, beta=0.25)
         k.decode_add(scales, codes, quant, blocks, out, 0.125)
+        anew = torch.full((n,), torch.nan)
+        k.decode_add(scales, codes, quant, blocks, anew, 0.125, fresh=True)
+        added = torch.zeros(n)
+        k.decode_add(scales, codes, quant, blocks, added, 0.125)
+        assert torch.equal(anew.view(torch.int32), added.view(torch.int32))  # zeros have signs
         outputs.append((scales, codes, residual, out, k.scales(x, quant, blocks)))
     for expected, got in zip(*outputs, strict=True):
         assert torch.equal(expected, got)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("n", [0, 1, 7, 512, 1000, 300_000])
+def test_copy_tells_whether_all_is_finite(tier: str, n: int) -> None:
+    k, x, out = kernels.get(tier), vector(n), torch.empty(n)
+    assert k.copy(x, out)
+    assert torch.equal(out, x)
+    for place in {0, n // 2, n - 1} if n else set():
+        for broken in (torch.nan, torch.inf, -torch.inf):
+            y = x.clone()
+            y[place] = broken
+            assert not k.copy(y, out)
+            assert torch.equal(out.view(torch.int32), y.view(torch.int32))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_signed_bytes_fold_by_magnitude(tier: str) -> None:
+    k = kernels.get(tier)
+    signed = torch.arange(-128, 128, dtype=torch.int8)
+    codes = signed.view(torch.uint8).clone()
+    k.fold(codes)
+    expected = [2 * q if q >= 0 else -2 * q - 1 for q in signed.tolist()]
+    assert codes.tolist() == expected
+    k.unfold(codes)
+    assert torch.equal(codes.view(torch.int8), signed)
 
 
 def test_a_huge_input_is_bit_equal_too() -> None:

@@ -49,12 +49,17 @@ def check(name: str, fault: int) -> None:
 
 def fit(name: str, symbols: Tensor, width: int) -> Tensor:
     """The symbols on the CPU, once they are uint8 below 2^width."""
-    if not 1 <= width <= 8 or symbols.dtype != torch.uint8:
-        raise ValueError(f"{name} codes uint8 symbols of 1 to 8 bits; got {symbols.dtype}, width={width}")
-    s = local(symbols)
+    s = whole(name, symbols, width)
     if s.numel() and int(s.max()) >> width:
         raise ValueError(f"{name}: symbol {int(s.max())} does not fit {width} bits")
     return s
+
+
+def whole(name: str, symbols: Tensor, width: int) -> Tensor:
+    """The symbols on the CPU, once they are uint8."""
+    if not 1 <= width <= 8 or symbols.dtype != torch.uint8:
+        raise ValueError(f"{name} codes uint8 symbols of 1 to 8 bits; got {symbols.dtype}, width={width}")
+    return local(symbols)
 
 
 def frame_bound(n: int, width: int) -> int:
@@ -64,29 +69,37 @@ def frame_bound(n: int, width: int) -> int:
 
 def frame(symbols: Tensor, width: int, code: Callable[[Tensor, Tensor], int]) -> Tensor:
     """What `code(symbols, out)` writes into `out`, behind a byte; plain fields where it finds no room (negative)."""
-    n = symbols.numel()
-    out = torch.empty(frame_bound(n, width), dtype=torch.uint8)
-    if n == 0:
-        return out
-    used = code(symbols, out[1:])
-    if used >= 0:
-        out[0] = CODED
-        return out[: 1 + used]
-    out[0] = PLAIN
-    out[1:] = BitPack().pack(symbols, width)
-    return out
+    out = torch.empty(frame_bound(symbols.numel(), width), dtype=torch.uint8)
+    return out[: frame_into(out, symbols, width, code)]
+
+
+def frame_into(out: Tensor, symbols: Tensor, width: int, code: Callable[[Tensor, Tensor], int]) -> int:
+    """`frame` into the start of `out`, which has room for the bound; the bytes used."""
+    bound = frame_bound(symbols.numel(), width)
+    if not bound:
+        return 0
+    used = code(symbols, out[1:bound])
+    out[0] = CODED if used >= 0 else PLAIN
+    if used < 0:
+        out[1:bound] = BitPack().pack(symbols, width)
+    return 1 + used if used >= 0 else bound
 
 
 def unframe(name: str, data: Tensor, n: int, width: int, decode: Callable[[Tensor, Tensor], int]) -> Tensor:
     """The inverse of `frame`; `decode(bytes, out)` fills `out` and returns a fault or 0."""
-    bytes_ = local(data)
     out = torch.empty(n, dtype=torch.uint8)
+    unframe_into(out, name, data, width, decode)
+    return out.to(data.device)
+
+
+def unframe_into(out: Tensor, name: str, data: Tensor, width: int, decode: Callable[[Tensor, Tensor], int]) -> None:
+    """`unframe` into `out`, on the CPU."""
+    bytes_, n = local(data), out.numel()
     if n == 0 or bytes_.numel() == 0:
         check(name, 0 if n == bytes_.numel() else -1 if n else -2)
     elif bytes_[0] == PLAIN:
-        out = BitPack().unpack(bytes_[1:].clone(), n, width)
+        out.copy_(BitPack().unpack(bytes_[1:].clone(), n, width))
     elif bytes_[0] == CODED:
         check(name, decode(bytes_[1:], out))
     else:
         raise PayloadError(f"{name}: unknown form {int(bytes_[0])}")
-    return out.to(data.device)

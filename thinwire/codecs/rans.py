@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.codecs.native import codes, fit, frame, frame_bound, unframe
+from thinwire.codecs.native import codes, frame_bound, frame_into, unframe, unframe_into, whole
 from thinwire.core.codec import Codec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+BAD_SYMBOL = -4  # see native.FAULTS
 
 
 @final
@@ -43,18 +46,40 @@ class Rans(Codec):
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:
         """Bytes for `symbols`."""
-        data = frame(fit(self.id, symbols, width), width, encode)
-        return data.to(symbols.device)
+        out = torch.empty(self.bound(symbols.numel(), width), dtype=torch.uint8)
+        return out[: self._write(symbols, width, out)].to(symbols.device)
 
     def unpack(self, data: Tensor, n: int, width: int) -> Tensor:
         """The `n` symbols of `data`."""
         return unframe(self.id, data, n, width, lambda bytes_, out: decode(bytes_, out, width))
 
+    def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
+        """`pack` into `out`, without a copy on the CPU."""
+        return self._write(symbols, width, out) if out.is_cpu else super().write(symbols, width, out)
 
-def encode(symbols: Tensor, out: Tensor, vectors: bool = True) -> int:
+    def read(self, data: Tensor, width: int, out: Tensor) -> None:
+        """`unpack` into `out`, without a copy on the CPU."""
+        if out.is_cpu:
+            unframe_into(out, self.id, data, width, lambda bytes_, to: decode(bytes_, to, width))
+        else:
+            super().read(data, width, out)
+
+    def _write(self, symbols: Tensor, width: int, out: Tensor) -> int:
+        return frame_into(
+            out, whole(self.id, symbols, width), width, lambda s, to: self._checked(encode(s, to, width), s, width)
+        )
+
+    def _checked(self, used: int, symbols: Tensor, width: int) -> int:
+        """The histogram has seen a symbol that does not fit."""
+        if used == BAD_SYMBOL:
+            raise ValueError(f"{self.id}: symbol {int(symbols.max())} does not fit {width} bits")
+        return used
+
+
+def encode(symbols: Tensor, out: Tensor, width: int = 8, vectors: bool = True) -> int:
     """The bytes written into `out`, negative where it is too short. `vectors=False`: plain code, the same bytes."""
-    arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), torch.get_num_threads())
-    return int(codes().rans_encode(*arguments, vectors))
+    arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), 1 << width)
+    return int(codes().rans_encode(*arguments, torch.get_num_threads(), vectors))
 
 
 def decode(data: Tensor, out: Tensor, width: int, vectors: bool = True) -> int:

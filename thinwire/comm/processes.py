@@ -9,8 +9,7 @@ its payload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, final
 
 import torch
@@ -33,6 +32,7 @@ from thinwire.core.clock import Clock
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]
+Posts = list[tuple[int, Tensor]]
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 DTYPES = (torch.uint8, torch.float32, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.int32)
 
@@ -148,49 +148,50 @@ class Processes:
     def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> set[int]:
         """All sends and receives of one round, and wait; who broke off. Each rank starts with its next neighbour."""
         me, n = ranks.index(self.comm.rank), len(ranks)
-        posts = [
-            (peer, dist.irecv, receives[peer])
-            for peer in sorted(receives, key=lambda p: (me - p) % n)
-            if receives[peer].numel()
-        ] + [
-            (peer, dist.isend, sends[peer].contiguous())
-            for peer in sorted(sends, key=lambda p: (p - me) % n)
-            if sends[peer].numel()
-        ]
+        incoming = [(p, receives[p]) for p in sorted(receives, key=lambda p: (me - p) % n) if receives[p].numel()]
+        outgoing = [(p, sends[p].contiguous()) for p in sorted(sends, key=lambda p: (p - me) % n) if sends[p].numel()]
         if self._batched:
-            group = self._groups[ranks]
-            operations = [dist.P2POp(call, x, self._global[ranks[peer]], group) for peer, call, x in posts]
-            for started in dist.batch_isend_irecv(operations) if operations else []:
-                started.wait()
-            return set()
-        works: list[tuple[int, Callable[[], Any]]] = []
+            return self._post_at_once(ranks, incoming, outgoing)
+        works: list[tuple[int, dist.Work]] = []
         broken: set[int] = set()
-        for peer, call, tensor in posts:
-            with self._breaks(ranks, peer, broken):
-                work = call(tensor, self._global[ranks[peer]], self._between(ranks, peer))
-                assert work is not None  # this rank is in the group
-                works.append((peer, work.wait))
-        for peer, wait in works:
-            with self._breaks(ranks, peer, broken):
-                wait()
+        for posts, call in ((incoming, dist.ProcessGroup.recv), (outgoing, dist.ProcessGroup.send)):
+            for peer, tensor in posts:
+                group, place = self._between(ranks, peer)
+                try:
+                    works.append((peer, call(group, [tensor], place, 0)))
+                except RuntimeError as error:
+                    self._broke(ranks, peer, broken, error)
+        for peer, work in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._broke(ranks, peer, broken, error)
         return broken
 
-    def _between(self, ranks: Ranks, peer: int) -> dist.ProcessGroup:
-        """The group of this rank and a peer alone, where there is one: what goes wrong on it stays between them."""
-        pair = tuple(sorted((self.comm.rank, ranks[peer])))
-        return self._groups.get(pair, self._groups[ranks])
+    def _post_at_once(self, ranks: Ranks, incoming: Posts, outgoing: Posts) -> set[int]:
+        group = self._groups[ranks]
+        operations = [dist.P2POp(dist.irecv, x, self._global[ranks[peer]], group) for peer, x in incoming]
+        operations += [dist.P2POp(dist.isend, x, self._global[ranks[peer]], group) for peer, x in outgoing]
+        for started in dist.batch_isend_irecv(operations) if operations else []:
+            started.wait()
+        return set()
 
-    @contextmanager
-    def _breaks(self, ranks: Ranks, peer: int, broken: set[int]) -> Iterator[None]:
+    def _between(self, ranks: Ranks, peer: int) -> tuple[dist.ProcessGroup, int]:
+        """The group of this rank and a peer alone, where there is one: what goes wrong on it stays between them.
+
+        And the peer's place in it.
+        """
+        pair = tuple(sorted((self.comm.rank, ranks[peer])))
+        alone = self._groups.get(pair)
+        return (self._groups[ranks], peer) if alone is None else (alone, pair.index(ranks[peer]))
+
+    def _broke(self, ranks: Ranks, peer: int, broken: set[int], error: RuntimeError) -> None:
         """Name the edge of an error; go on without the peer where that is allowed."""
-        try:
-            yield
-        except RuntimeError as error:
-            other = ranks[peer]
-            if self._patient:
-                raise RuntimeError(f"the edge {self.comm.rank}-{other} broke: {error}") from error
-            broken.add(peer)
-            self.comm.gone.add(other)
+        other = ranks[peer]
+        if self._patient:
+            raise RuntimeError(f"the edge {self.comm.rank}-{other} broke: {error}") from error
+        broken.add(peer)
+        self.comm.gone.add(other)
 
     def _send(self, request: SendRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from thinwire import kernels
-from thinwire.core.coded import SymbolCompressor
+from thinwire.core.coded import FeedbackSymbols
 from thinwire.core.compressor import FusedCompressor, scheme
 from thinwire.core.payload import Payload, Tail
 from thinwire.kernels.spec import Blocks, Quant
@@ -39,12 +40,12 @@ class KernelCompressor(FusedCompressor):
     @final
     def side_bytes(self, layout: Layout) -> int:
         """Four bytes a scale."""
-        return 4 * self.quant.scales * self.blocks(layout).count
+        return _plan(self, layout).side
 
     @final
     def nbytes(self, layout: Layout) -> int:
         """Scales and fields."""
-        return self.side_bytes(layout) + self.quant.code_bytes(layout.numel)
+        return _plan(self, layout).nbytes
 
     @final
     def write_fused(
@@ -60,11 +61,12 @@ class KernelCompressor(FusedCompressor):
         checksum: bool = False,
     ) -> Tail | None:
         """One pass: compensate, scale, round, pack, keep the error, checksum the fields."""
-        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
+        plan = _plan(self, layout)
+        side, codes = plan.cut(body)
         remainder = kernels.select(x).encode(
             x,
-            self.quant,
-            self.blocks(layout),
+            plan.quant,
+            plan.blocks,
             key,
             side,
             codes,
@@ -78,14 +80,41 @@ class KernelCompressor(FusedCompressor):
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """One fused pass: unpack, scale, add."""
-        side, codes = self._side(body, layout), body[self.side_bytes(layout) :]
-        kernels.select(body).decode_add(side, codes, self.quant, self.blocks(layout), out, weight)
+        self._decode(body, layout, out, weight, fresh=False)
 
-    def _side(self, body: Tensor, layout: Layout) -> Tensor:
-        return body[: self.side_bytes(layout)].view(torch.float32)
+    @final
+    def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """One fused pass: unpack, scale, write."""
+        self._decode(body, layout, out, weight, fresh=True)
+
+    def _decode(self, body: Tensor, layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
+        plan = _plan(self, layout)
+        kernels.select(body).decode_add(*plan.cut(body), plan.quant, plan.blocks, out, weight, fresh=fresh)
 
 
-class BlockQuantiser(KernelCompressor, SymbolCompressor):
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What a compressor does with vectors of one layout; found once, used at every step."""
+
+    quant: Quant
+    whole: Quant  # the same with a byte a field
+    blocks: Blocks
+    side: int  # bytes
+    nbytes: int
+
+    def cut(self, body: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales and fields."""
+        return body[: self.side].view(torch.float32), body[self.side :]
+
+
+@lru_cache(maxsize=4096)
+def _plan(compressor: KernelCompressor, layout: Layout) -> _Plan:
+    quant, blocks = compressor.quant, compressor.blocks(layout)
+    side = 4 * quant.scales * blocks.count
+    return _Plan(quant, replace(quant, width=8), blocks, side, side + quant.code_bytes(layout.numel))
+
+
+class BlockQuantiser(KernelCompressor, FeedbackSymbols):
     """A kernel compressor with scales and fields of at most 8 bits: its symbols can be coded, its scales shared."""
 
     @final
@@ -102,34 +131,57 @@ class BlockQuantiser(KernelCompressor, SymbolCompressor):
     @final
     def encode_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
         """`encode` with scales that came from elsewhere; ranks that share them may add their symbols."""
-        payload = Payload.new(self.nbytes(layout), x.device)
-        side, codes = self._side(payload.body, layout), payload.body[self.side_bytes(layout) :]
+        plan = _plan(self, layout)
+        payload = Payload.new(plan.nbytes, x.device)
+        side, codes = plan.cut(payload.body)
         side.copy_(scales)
-        flat = x.detach().view(-1)
-        kernels.select(x).encode(flat, self.quant, self.blocks(layout), key, side, codes, given=True)
+        kernels.select(x).encode(x.detach().view(-1), plan.quant, plan.blocks, key, side, codes, given=True)
         return payload.seal(scheme(self, layout), key, crc=crc)
 
     @final
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
         """Fields as whole bytes (the 8-bit layout is element order); signed ones as 0, -1, 1, -2, ..."""
-        whole = replace(self.quant, width=8)
-        codes = torch.empty(whole.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
-        kernels.select(x).encode(x, whole, self.blocks(layout), key, side.view(torch.float32), codes)
+        return self._symbols(x, layout, key, side, None, 1.0, 1.0)
+
+    @final
+    def write_symbols_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, side: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> Tensor:
+        """The same pass keeps the error."""
+        return self._symbols(x, layout, key, side, e, alpha, beta)
+
+    def _symbols(
+        self, x: Tensor, layout: Layout, key: Key, side: Tensor, e: Tensor | None, alpha: float, beta: float
+    ) -> Tensor:
+        plan, tier = _plan(self, layout), kernels.select(x)
+        codes = torch.empty(plan.whole.code_bytes(layout.numel), dtype=torch.uint8, device=x.device)
+        scales = side.view(torch.float32)
+        tier.encode(x, plan.whole, plan.blocks, key, scales, codes, residual=e, alpha=alpha, beta=beta)
         symbols = codes[: layout.numel]
-        if self.quant.signed:
-            q = symbols.view(torch.int8)
-            symbols = ((q << 1) ^ (q >> 7)).view(torch.uint8)
+        if plan.quant.signed:
+            tier.fold(symbols)
         return symbols
 
     @final
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
         """The inverse of `write_symbols`, added."""
-        if self.quant.signed:
-            symbols = (symbols >> 1) ^ (0 - (symbols & 1))
-        whole = replace(self.quant, width=8)
-        codes = torch.zeros(whole.code_bytes(layout.numel), dtype=torch.uint8, device=symbols.device)
-        codes[: layout.numel] = symbols
-        kernels.select(side).decode_add(side.view(torch.float32), codes, whole, self.blocks(layout), out, weight)
+        self._values(side, symbols, layout, out, weight, fresh=False)
+
+    @final
+    def put_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """The inverse of `write_symbols`, written."""
+        self._values(side, symbols, layout, out, weight, fresh=True)
+
+    def _values(
+        self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float, *, fresh: bool
+    ) -> None:
+        plan, tier = _plan(self, layout), kernels.select(side)
+        codes = symbols
+        if more := plan.whole.code_bytes(layout.numel) - layout.numel:  # the last tile is padded
+            codes = torch.cat((symbols, symbols.new_zeros(more)))
+        if plan.quant.signed:
+            tier.unfold(codes)
+        tier.decode_add(side.view(torch.float32), codes, plan.whole, plan.blocks, out, weight, fresh=fresh)
 
 
 def equal_blocks(layout: Layout, size: int | None) -> Blocks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, cast, final
 
 import torch
@@ -57,7 +58,7 @@ class Channel(Config):
             _warn_if_unstable(self.compressor, self.memory)
         _ = self.encoder  # refuses a codec that the compressor cannot feed
 
-    @property
+    @cached_property
     def encoder(self) -> Compressor:
         """The compressor as it goes on the wire: itself with packed fields, or coded."""
         if isinstance(self.codec, BitPack):
@@ -99,14 +100,17 @@ class Channel(Config):
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:
         """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero.
 
-        `out` is zeroed and filled; without it a new tensor is.
+        `out` is overwritten; without it a new tensor is made.
         """
         with ctx.clock.span("decode"):
             out = torch.empty(ctx.layout.numel, device=arrived[0].device) if out is None else out
-            out.zero_()
-            for data in arrived:
-                if data.numel():
-                    self.encoder.decode_add(Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key)
+            some = [data for data in arrived if data.numel()]
+            for place, data in enumerate(some):
+                self.encoder.decode_add(
+                    Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key, fresh=place == 0
+                )
+            if not some:
+                out.zero_()
             return self.memory.receive(out, state)
 
 

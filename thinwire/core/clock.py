@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple, final
 
 
 class Span(NamedTuple):
@@ -22,6 +18,21 @@ class Span(NamedTuple):
 
 
 @final
+class Running:
+    """A span that has not ended."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock, self._what = clock, what
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        clock = self._clock
+        clock.spans.append(Span(self._what, self._start, perf_counter(), clock.bucket, clock.chunk))
+
+
+@final
 @dataclass
 class Clock:
     """Spans of one chunk of one bucket, in the order in which they ended."""
@@ -30,14 +41,9 @@ class Clock:
     chunk: int = 0
     spans: list[Span] = field(default_factory=list)
 
-    @contextmanager
-    def span(self, what: str) -> Iterator[None]:
+    def span(self, what: str) -> Running:
         """Time the block."""
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.spans.append(Span(what, start, perf_counter(), self.bucket, self.chunk))
+        return Running(self, what)
 
     def mark(self, what: str) -> None:
         """A span without length: that something happened now."""

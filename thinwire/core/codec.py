@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from thinwire.core.config import Config
+from thinwire.core.errors import PayloadError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,3 +26,16 @@ class Codec(Config, ABC):
     @abstractmethod
     def unpack(self, data: Tensor, n: int, width: int) -> Tensor:
         """The `n` symbols of `data`, uint8; `PayloadError` when `data` cannot be such bytes."""
+
+    def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
+        """`pack` into `out`; the bytes used."""
+        data = self.pack(symbols, width)
+        out[: data.numel()].copy_(data)
+        return data.numel()
+
+    def read(self, data: Tensor, width: int, out: Tensor) -> None:
+        """`unpack` as many symbols as `out` holds into it."""
+        symbols = self.unpack(data, out.numel(), width)
+        if symbols.numel() != out.numel():
+            raise PayloadError(f"{self.id} gave {symbols.numel()} symbols for {out.numel()} elements")
+        out.copy_(symbols)

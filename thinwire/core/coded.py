@@ -9,6 +9,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
+import torch
+
 from thinwire.core.codec import Codec
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
@@ -37,7 +39,21 @@ class SymbolCompressor(Compressor):
 
     @abstractmethod
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
-        """`out += weight * decoded`, in place."""
+        """`out += weight * decoded`, in place. The symbols may be changed too."""
+
+    def put_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
+        """`out = weight * decoded`. The symbols may be changed too."""
+        self.add_symbols(side, symbols, layout, out.zero_(), weight)
+
+
+class FeedbackSymbols(SymbolCompressor):
+    """A compressor whose pass that makes symbols can also keep the error."""
+
+    @abstractmethod
+    def write_symbols_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, side: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> Tensor:
+        """`write_symbols` of p = x + alpha e; then e = beta e + (x - decoded p), in place."""
 
 
 @final
@@ -77,16 +93,32 @@ class Coded(Compressor):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Side information, then the codec's bytes."""
         side = self.compressor.side_bytes(layout)
-        data = self.codec.pack(self.compressor.write_symbols(x, layout, key, body[:side]), self.compressor.width)
-        body[side : side + data.numel()].copy_(data)
-        return side + data.numel()
+        symbols = self.compressor.write_symbols(x, layout, key, body[:side])
+        return side + self.codec.write(symbols, self.compressor.width, body[side:])
+
+    def write_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> int | None:
+        """The codec loses nothing, so the error is known before it runs."""
+        if not isinstance(self.compressor, FeedbackSymbols):
+            return super().write_with_feedback(x, layout, key, body, e, alpha, beta)
+        side = self.compressor.side_bytes(layout)
+        symbols = self.compressor.write_symbols_with_feedback(x, layout, key, body[:side], e, alpha, beta)
+        return side + self.codec.write(symbols, self.compressor.width, body[side:])
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Decode the symbols and add."""
+        self.compressor.add_symbols(*self._read(body, layout), layout, out, weight)
+
+    def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """Decode the symbols and write."""
+        self.compressor.put_symbols(*self._read(body, layout), layout, out, weight)
+
+    def _read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Side information and symbols."""
         side = self.compressor.side_bytes(layout)
         if body.numel() < side:
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
-        symbols = self.codec.unpack(body[side:], layout.numel, self.compressor.width)
-        if symbols.numel() != layout.numel:
-            raise PayloadError(f"{self.codec.id} gave {symbols.numel()} symbols for {layout.numel} elements")
-        self.compressor.add_symbols(body[:side], symbols, layout, out, weight)
+        symbols = torch.empty(layout.numel, dtype=torch.uint8, device=body.device)
+        self.codec.read(body[side:], self.compressor.width, symbols)
+        return body[:side], symbols

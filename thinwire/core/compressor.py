@@ -56,8 +56,23 @@ class Compressor(Config, ABC):
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """`out += weight * decoded`, in place. `key` is the sender's: what it drew can be drawn again."""
 
+    def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """`out = weight * decoded`: `add` to nothing. Where a pass can leave `out` unread, it may be written anew."""
+        self.add(body, layout, key, out.zero_(), weight)
+
+    def write_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> int | None:
+        """`write` of p = x + alpha e; then e = beta e + (x - decoded p), in place. Where p is not finite e stays."""
+        wide = x.float()
+        used = self.write(wide + e * alpha, layout, key, body)
+        sent = torch.zeros_like(wide)
+        self.add(body[:used], layout, key, sent, 1.0)
+        now = e * beta + (wide - sent)
+        e.copy_(torch.where(now.isnan(), e, now))
+        return used
+
     @final
-    @torch.no_grad()
     def encode(self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, crc: bool = True) -> Payload:
         """`x` as a sealed payload. Without a layout `x` is one tensor of its own shape."""
         flat, layout = _vector(x, layout)
@@ -77,13 +92,20 @@ class Compressor(Config, ABC):
         return out
 
     @final
-    @torch.no_grad()
     def decode_add(
-        self, payload: Payload, layout: Layout, out: Tensor, weight: float = 1.0, *, key: Key | None = None
+        self,
+        payload: Payload,
+        layout: Layout,
+        out: Tensor,
+        weight: float = 1.0,
+        *,
+        key: Key | None = None,
+        fresh: bool = False,
     ) -> None:
         """`out += weight * decode(payload)`, in place, after every check of the payload.
 
-        With a key, step, bucket and hop must be the key's, and its seed is the sender's.
+        With a key, step, bucket and hop must be the key's, and its seed is the sender's. With `fresh`, what was in
+        `out` counts as zero.
         """
         header = _payload(payload).open(scheme(self, layout), key=key)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
@@ -99,7 +121,7 @@ class Compressor(Config, ABC):
         if layout.numel:
             seed = key.seed if key else 0
             sender = Key(seed, header.step, header.rank, header.bucket, header.hop, key.offset if key else 0)
-            self.add(payload.aligned().body, layout, sender, out.view(-1), weight)
+            (self.put if fresh else self.add)(payload.aligned().body, layout, sender, out.detach().view(-1), weight)
 
 
 class Biased(Compressor):
@@ -145,7 +167,6 @@ class FusedCompressor(Compressor):
         return None
 
 
-@torch.no_grad()
 def encode_with_feedback(
     compressor: Compressor,
     x: Tensor,
@@ -164,17 +185,14 @@ def encode_with_feedback(
     flat, layout = _vector(x, layout)
     key = key or Key()
     e = _residual(residual, flat)
+    payload = Payload.new(compressor.nbytes(layout), flat.device)
     if isinstance(compressor, FusedCompressor):
-        payload = Payload.new(compressor.nbytes(layout), flat.device)
         tail = compressor.write_fused(
             flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=crc
         )
         return payload.seal(scheme(compressor, layout), key, crc=crc, tail=tail)
-    wide = flat.float()
-    payload = compressor.encode(wide + e * alpha, layout, key, crc=crc)
-    now = e * beta + (wide - compressor.decode(payload, layout, key=key))
-    e.copy_(torch.where(now.isnan(), e, now))
-    return payload
+    used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
+    return payload.trim(used).seal(scheme(compressor, layout), key, crc=crc)
 
 
 @lru_cache(maxsize=1024)

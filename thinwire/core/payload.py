@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 
 from thinwire import kernels
@@ -77,8 +77,7 @@ class Payload:
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
         check = _checksum(header, self.body if crc else None, tail)
-        whole = np.frombuffer(header + struct.pack("<I", check), dtype=np.uint8)
-        self.data[: HEADER.size].copy_(torch.from_numpy(whole.copy()))
+        _put(self.data, header + struct.pack("<I", check))
         return self
 
     def open(self, scheme: int, *, key: Key | None = None) -> Header:
@@ -90,7 +89,7 @@ class Payload:
             )
         if data.numel() < HEADER.size:
             raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
-        raw = data[: HEADER.size].cpu().numpy().tobytes()
+        raw = _get(data, HEADER.size)
         magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, check = HEADER.unpack(raw)
         if magic != MAGIC:
             raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
@@ -112,9 +111,22 @@ class Payload:
         return Header(rank, step, bucket, hop)
 
 
+def _put(data: Tensor, first: bytes) -> None:
+    """Write the first bytes."""
+    if data.is_cpu:  # many times a step: no tensors for 32 bytes
+        ctypes.memmove(data.data_ptr(), first, len(first))
+    else:
+        data[: len(first)].copy_(torch.frombuffer(bytearray(first), dtype=torch.uint8))
+
+
+def _get(data: Tensor, n: int) -> bytes:
+    """Read the first bytes."""
+    return ctypes.string_at(data.data_ptr(), n) if data.is_cpu else data[:n].cpu().numpy().tobytes()
+
+
 def _checksum(header: bytes, body: Tensor | None, tail: Tail | None = None) -> int:
     tier = kernels.get("cpu")
-    check = tier.crc32c(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+    check = tier.crc32c(header)
     if body is None:
         return check
     if tail is None:

@@ -43,8 +43,9 @@ class Key:
     offset: int = 0  # first element, a multiple of 512; for buckets sent in chunks
 
     def __post_init__(self) -> None:
-        for name, limit in LIMITS.items():
-            value = getattr(self, name)
+        for value, (name, limit) in zip(
+            (self.seed, self.step, self.rank, self.bucket, self.hop, self.offset), LIMITS.items(), strict=True
+        ):
             if not 0 <= value < limit:
                 raise ValueError(
                     f"Key({name}={value}) is out of range; write 0 <= {name} < 2^{limit.bit_length() - 1}"
@@ -89,6 +90,13 @@ class Layout:
         """One vector of `n` elements."""
         return cls(("",), ((n,),))
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # names and shapes of a large model are long, and layouts are looked up at every step
+        return hash((self.names, self.shapes))
+
     @cached_property
     def digest(self) -> int:
         """32 bits that differ between layouts of different shapes."""
@@ -107,7 +115,7 @@ class Layout:
             out.append(out[-1] + size)
         return tuple(out)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Elements in all."""
         return self.offsets[-1]

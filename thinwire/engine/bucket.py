@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from thinwire import kernels
 from thinwire.core.types import Layout, State
 from thinwire.engine.plan import Parcel, chunks
 
@@ -67,6 +68,7 @@ class Bucket:
         edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
         self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
+        self.finite: bool | None = True  # of what has been filled in this round; None: not known
         self.round: Round | None = None
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
         cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
@@ -85,6 +87,21 @@ class Bucket:
         return ", ".join(dict.fromkeys(chunk.layout.names))
 
     def fill(self, tensor: int, value: Tensor) -> Tensor:
-        """Take the gradient of one tensor; returns its place in the buffer."""
+        """Take the gradient of one tensor; returns its place in the buffer, where it may be already."""
         self.used[tensor] = 1
-        return self.views[tensor].copy_(value)
+        view = self.views[tensor]
+        if view.is_cpu and value.dtype == view.dtype and value.is_contiguous():
+            finite = kernels.select(view).copy(value, view)
+            self.finite = self.finite and finite
+            return view
+        self.finite = None  # a GPU should not wait here to be asked
+        return view if value is view else view.copy_(value)
+
+    def changed(self) -> None:
+        """What was filled is no longer what lies in the buffer."""
+        self.finite = None
+
+    def emptied(self) -> None:
+        """The round has ended."""
+        self.used = bytearray(len(self.views))
+        self.finite = True

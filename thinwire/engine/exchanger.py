@@ -186,7 +186,7 @@ class Exchanger:
         going.handover.take()
         if not agreed.finite:
             bucket.flat.fill_(math.nan)
-        bucket.used = bytearray(len(bucket.views))
+        bucket.emptied()
         with self._counting:
             for clock in going.clocks:
                 self.events += clock.spans
@@ -295,7 +295,7 @@ def _agree(
     driver: Processes, bucket: Bucket, used: bytes, handover: Handover, clock: Clock, *, check: bool
 ) -> Agreed:
     with handover.work():
-        broken = check and not _finite(bucket.flat)
+        broken = check and not (_finite(bucket.flat) if bucket.finite is None else bucket.finite)
         flags = torch.tensor([broken, *used], dtype=torch.uint8)
         said = driver.run(_largest(driver.comm, flags), clock).tolist()
     return Agreed(finite=not said[0], used=[bool(flag) for flag in said[1:]])

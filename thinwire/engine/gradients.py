@@ -73,8 +73,9 @@ class Gradients(Rounds):
         if grad.is_sparse:
             raise ValueError(f"{one.item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
         view = bucket.fill(place, grad)
-        if not self.packed.exchanger.warm:
-            self._source.fill(view, one.parameter, one.item.group)
+        if not self.packed.exchanger.warm and self._source.fill(view, one.parameter, one.item.group):
+            bucket.changed()
+        _adopt(one.parameter, view)
 
     def _launch(self) -> None:
         bucket = self.packed.buckets[self._launched]
@@ -109,6 +110,18 @@ class Gradients(Rounds):
 
     def _take(self, p: nn.Parameter, view: torch.Tensor, source: Source, group: int) -> None:
         source.take(view, p, group)
-        if p.grad is None:
-            p.grad = torch.empty_like(p)
-        p.grad.copy_(view)
+        if not _adopt(p, view):
+            if p.grad is None:
+                p.grad = torch.empty_like(p)
+            p.grad.copy_(view)
+
+
+def _adopt(p: nn.Parameter, view: torch.Tensor) -> bool:
+    """Make the place in the buffer the gradient itself, as DDP's gradient_as_bucket_view does; whether it can be.
+
+    The results then need no copy, and what autograd had allocated serves the next gradient while still in cache.
+    """
+    if p.dtype != view.dtype or p.stride() != view.stride():
+        return False
+    p.grad = view
+    return True

@@ -26,8 +26,8 @@ class Source(ABC):
     """Writes and reads buckets for one optimizer."""
 
     @abstractmethod
-    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
-        """Turn the gradient that lies in `place` into what is sent."""
+    def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
+        """Turn the gradient that lies in `place` into what is sent; whether it was changed."""
 
     @abstractmethod
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
@@ -38,8 +38,9 @@ class Source(ABC):
 class GradSource(Source):
     """The gradient itself."""
 
-    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
+    def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
         """Nothing to do."""
+        return False
 
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
         """Nothing to do."""
@@ -57,9 +58,10 @@ class MomentumSource(Source):
             )
         self._optimizer = optimizer
 
-    def fill(self, place: Tensor, p: Parameter, group: int) -> None:
+    def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
         """M' = b1 m + (1 - b1) g."""
         place.mul_(1 - self._beta(group)).add_(self._momentum(p), alpha=self._beta(group))
+        return True
 
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
         """G = (m'' - b1 m) / (1 - b1)."""

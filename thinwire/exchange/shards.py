@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from thinwire.core.types import Context, Layout
+from thinwire.core.types import Context, Key, Layout
 from thinwire.kernels.spec import TILE
 
 
@@ -21,8 +20,9 @@ class Shard(NamedTuple):
     def context(self, ctx: Context, hop: int = 0) -> Context:
         """The shard's part of the step: its elements of the layout, and noise that no other shard or hop draws."""
         tile = -(-self.start // TILE) * TILE  # an empty shard at the end starts where there is no tile
-        key = ctx.key.fold(offset=ctx.key.offset + tile, hop=ctx.key.hop + hop)
-        return replace(ctx, layout=self.layout, key=key)
+        k = ctx.key
+        key = Key(k.seed, k.step, k.rank, k.bucket, k.hop + hop, k.offset + tile)
+        return Context(ctx.comm, self.layout, key, ctx.clock, ctx.lr, ctx.before, ctx.motion)
 
 
 @lru_cache(maxsize=4096)

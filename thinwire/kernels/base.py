@@ -51,8 +51,10 @@ class Kernels(ABC):
         blocks: Blocks,
         out: Tensor,  # (n,) float32: changed in place
         weight: float = 1.0,
+        *,
+        fresh: bool = False,
     ) -> None:
-        """`out += weight * decoded`."""
+        """`out += weight * decoded`; with `fresh`, what was in `out` counts as zero and is not read."""
 
     @abstractmethod
     def noise(self, key: Key, n: int) -> Tensor:
@@ -67,7 +69,19 @@ class Kernels(ABC):
         """The `n` fields of `packed`, one byte each."""
 
     @abstractmethod
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
+    def copy(self, x: Tensor, out: Tensor) -> bool:
+        """`out = x`, both (n,) float32; whether every element is finite."""
+
+    @abstractmethod
+    def fold(self, codes: Tensor) -> None:
+        """Signed bytes 0, -1, 1, -2, ... as symbols 0, 1, 2, 3, ..., in place."""
+
+    @abstractmethod
+    def unfold(self, symbols: Tensor) -> None:
+        """The inverse of `fold`, in place."""
+
+    @abstractmethod
+    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
         """CRC-32C of contiguous bytes, continuing from `crc`."""
 
     @abstractmethod

@@ -155,10 +155,18 @@ class ReferenceKernels(Kernels):
         return find_scales(x.float(), quant, blocks) if blocks.n and quant.scales else x.new_empty(0).float()
 
     def decode_add(
-        self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
+        self,
+        scales: Tensor,
+        codes: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,
+        weight: float = 1.0,
+        *,
+        fresh: bool = False,
     ) -> None:
         if blocks.n:
-            out.copy_(out + _values(scales, codes, quant, blocks) * weight)
+            out.copy_((0.0 if fresh else out) + _values(scales, codes, quant, blocks) * weight)
 
     def noise(self, key: Key, n: int) -> Tensor:
         return philox.noise(key, n, torch.device("cpu"))
@@ -169,9 +177,19 @@ class ReferenceKernels(Kernels):
     def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
         return planar.unpack(packed, n, width)
 
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
+    def copy(self, x: Tensor, out: Tensor) -> bool:
+        return bool(out.copy_(x).isfinite().all())
+
+    def fold(self, codes: Tensor) -> None:
+        q = codes.view(torch.int8)
+        q.copy_((q << 1) ^ (q >> 7))
+
+    def unfold(self, symbols: Tensor) -> None:
+        symbols.copy_((symbols >> 1) ^ (0 - (symbols & 1)))
+
+    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
         value = crc ^ 0xFFFFFFFF
-        for byte in data.cpu().numpy().tobytes():
+        for byte in data if isinstance(data, bytes) else data.cpu().numpy().tobytes():
             value ^= byte
             for _ in range(8):
                 value = (value >> 1) ^ (0x82F63B78 & -(value & 1))

@@ -74,7 +74,12 @@ class Quant:
         assert 1 <= self.width <= (9 if self.kind is Kind.NATURAL else 8)
         assert 1 <= self.levels <= 255
 
-    @property
+    @cached_property
+    def numbers(self) -> list[float]:
+        """All fields, as the C++ tier takes them."""
+        return [self.kind, self.norm, self.levels, self.width, self.stochastic, self.clip, self.lo, self.hi]
+
+    @cached_property
     def scales(self) -> int:
         """Floats sent for each block."""
         return {Norm.NONE: 0, Norm.RANGE: 2, Norm.SIDES: 2}.get(self.norm, 1)
@@ -108,7 +113,7 @@ class Blocks:
             assert self.starts.dtype == torch.int64
             assert self.starts.is_contiguous()
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Number of blocks."""
         return -(-self.n // self.size) if self.starts is None else self.starts.numel() - 1

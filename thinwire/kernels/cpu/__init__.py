@@ -27,10 +27,6 @@ def tiers() -> dict[str, Kernels]:
     return {f"cpu-{isa}": CpuKernels(isa) for isa in _cpu.available()}
 
 
-def _spec(quant: Quant) -> list[float]:
-    return [quant.kind, quant.norm, quant.levels, quant.width, quant.stochastic, quant.clip, quant.lo, quant.hi]
-
-
 def _blocks(blocks: Blocks) -> tuple[int, int, int, int]:
     starts = 0 if blocks.starts is None else blocks.starts.data_ptr()
     return blocks.n, blocks.size, starts, blocks.count
@@ -71,7 +67,7 @@ class CpuKernels(Kernels):
     ) -> int | None:
         remainder = _cpu.encode(
             self.isa,
-            _spec(quant),
+            quant.numbers,
             *_blocks(blocks),
             key.words(),
             _check(x, x.dtype, blocks.n),
@@ -92,20 +88,29 @@ class CpuKernels(Kernels):
         if out.numel():
             address = _check(x, x.dtype, blocks.n)
             arguments = (address, DTYPES[x.dtype], out.data_ptr(), torch.get_num_threads())
-            _cpu.scales(self.isa, _spec(quant), *_blocks(blocks), *arguments)
+            _cpu.scales(self.isa, quant.numbers, *_blocks(blocks), *arguments)
         return out
 
     def decode_add(
-        self, scales: Tensor, codes: Tensor, quant: Quant, blocks: Blocks, out: Tensor, weight: float = 1.0
+        self,
+        scales: Tensor,
+        codes: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,
+        weight: float = 1.0,
+        *,
+        fresh: bool = False,
     ) -> None:
         _cpu.decode_add(
             self.isa,
-            _spec(quant),
+            quant.numbers,
             *_blocks(blocks),
             _check(scales, torch.float32, blocks.count * quant.scales),
             _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
             _check(out, torch.float32, blocks.n),
             weight,
+            fresh,
             torch.get_num_threads(),
         )
 
@@ -129,7 +134,20 @@ class CpuKernels(Kernels):
         _cpu.unpack(self.isa, _check(packed, torch.uint8, packed_bytes(n, width)), n, width, out.data_ptr())
         return out
 
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
+    def copy(self, x: Tensor, out: Tensor) -> bool:
+        n = out.numel()
+        addresses = _check(x, torch.float32, n), n, _check(out, torch.float32, n)
+        return _cpu.copy(self.isa, *addresses, torch.get_num_threads())
+
+    def fold(self, codes: Tensor) -> None:
+        _cpu.fold(_check(codes, torch.uint8, 0), codes.numel())
+
+    def unfold(self, symbols: Tensor) -> None:
+        _cpu.unfold(_check(symbols, torch.uint8, 0), symbols.numel())
+
+    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
+        if isinstance(data, bytes):
+            return _cpu.crc32c_bytes(data, crc)
         return _cpu.crc32c(_check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
 
     def join_crc32c(self, crc: int, remainder: int, n: int) -> int:

@@ -80,9 +80,9 @@ int64_t huffman_decode_(Address data, int64_t size, Address s, int64_t n, bool r
     return huffman_decode(at<const uint8_t>(data), size, at<uint8_t>(s), n, runs, limit);
 }
 
-int64_t rans_encode_(Address s, int64_t n, Address out, int64_t room, int threads, bool vectors) {
+int64_t rans_encode_(Address s, int64_t n, Address out, int64_t room, int limit, int threads, bool vectors) {
     nb::gil_scoped_release release;
-    return rans_encode(at<const uint8_t>(s), n, at<uint8_t>(out), room, threads, vectors && has_avx512());
+    return rans_encode(at<const uint8_t>(s), n, at<uint8_t>(out), room, limit, threads, vectors && has_avx512());
 }
 
 int64_t rans_decode_(Address data, int64_t size, Address s, int64_t n, int limit, int threads, bool vectors) {

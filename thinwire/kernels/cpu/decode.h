@@ -5,7 +5,7 @@
 namespace TW_NS {
 namespace {
 
-template <int KIND>
+template <int KIND, bool FRESH>
 void decode_tiles(const Job& j, int64_t t0, int64_t t1) {
     const int width = width_of(j.spec);
     Coefs c;
@@ -17,7 +17,7 @@ void decode_tiles(const Job& j, int64_t t0, int64_t t1) {
         const int64_t i0 = tile * TILE;
         const int m = tile_size(j.n, i0), lanes = tile_lanes(m);
         const uint8_t* in = widen_planes(j.codes + tile * LANES * width, width, lanes, planes);
-        if (i0 + AHEAD + TILE <= j.n) prefetch(j.out + i0 + AHEAD, TILE * 4);
+        if (!FRESH && i0 + AHEAD + TILE <= j.n) prefetch(j.out + i0 + AHEAD, TILE * 4);
         tile_coefs(cur, i0, m, lanes, c);
         if (KIND == NATURAL) {
             memcpy(t.codes, in, TILE);
@@ -26,23 +26,25 @@ void decode_tiles(const Job& j, int64_t t0, int64_t t1) {
             unpack_tile<two_complement(KIND)>(in, width, t.codes);
         }
         if (m == TILE) {
-            add_tile<KIND>(t, c, j.spec.levels, j.weight, j.out + i0);
+            add_tile<KIND, FRESH>(t, c, j.spec.levels, j.weight, j.out + i0);
         } else {
             memset(tail, 0, sizeof tail);
-            widen(j.out + i0, m, lanes, tail);
-            add_tile<KIND>(t, c, j.spec.levels, j.weight, tail);
+            if (!FRESH) widen(j.out + i0, m, lanes, tail);
+            add_tile<KIND, FRESH>(t, c, j.spec.levels, j.weight, tail);
             narrow(tail, m, lanes, j.out + i0);
         }
     }
 }
 
 typedef void (*DecodeTiles)(const Job&, int64_t, int64_t);
-const DecodeTiles decode_by_kind[] = {decode_tiles<SIGNED>, decode_tiles<UNSIGNED>, decode_tiles<SIGN>,
-                                      decode_tiles<DITHER>, decode_tiles<NATURAL>,  decode_tiles<PAIR>};
+template <bool FRESH>
+constexpr DecodeTiles decode_by_kind[] = {decode_tiles<SIGNED, FRESH>, decode_tiles<UNSIGNED, FRESH>,
+                                          decode_tiles<SIGN, FRESH>,   decode_tiles<DITHER, FRESH>,
+                                          decode_tiles<NATURAL, FRESH>, decode_tiles<PAIR, FRESH>};
 
 void decode_range(void* ctx, int64_t t0, int64_t t1) {
     const Job& j = *(const Job*)ctx;
-    decode_by_kind[j.spec.kind](j, t0, t1);
+    (j.fresh ? decode_by_kind<true> : decode_by_kind<false>)[j.spec.kind](j, t0, t1);
 }
 
 void decode_add(const Job& j) {

@@ -52,6 +52,7 @@ struct Job {
     uint32_t* crc;      // encode: remainder of the codes (see crc32c.cpp); null when not wanted
     float* out;         // decode: accumulated into
     float weight;
+    bool fresh;         // decode: `out` counts as zero and is not read
     int threads;
 };
 
@@ -63,6 +64,7 @@ struct Passes {
     void (*noise)(const Noise&, int64_t n, uint32_t* out, int threads);
     void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
     void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
+    bool (*copy)(const float* x, int64_t n, float* out, int threads);
 };
 
 extern const Passes passes_portable, passes_avx2, passes_avx512;

@@ -84,11 +84,12 @@ void scales(const std::string& isa, const Numbers& spec, int64_t n, int64_t bloc
 }
 
 void decode_add(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
-                int64_t count, Address scales, Address codes, Address out, float weight, int threads) {
+                int64_t count, Address scales, Address codes, Address out, float weight, bool fresh, int threads) {
     Job job = job_of(spec, n, block, starts, count, scales, threads);
     job.codes = reinterpret_cast<uint8_t*>(codes);
     job.out = reinterpret_cast<float*>(out);
     job.weight = weight;
+    job.fresh = fresh;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.decode_add(job);
@@ -113,9 +114,32 @@ void unpack(const std::string& isa, Address packed, int64_t n, int width, Addres
     p.unpack(reinterpret_cast<const uint8_t*>(packed), n, width, reinterpret_cast<uint8_t*>(codes));
 }
 
+bool copy(const std::string& isa, Address x, int64_t n, Address out, int threads) {
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    return p.copy(reinterpret_cast<const float*>(x), n, reinterpret_cast<float*>(out), threads);
+}
+
 uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
     nb::gil_scoped_release release;
     return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads);
+}
+
+uint32_t checksum_bytes(nb::bytes data, uint32_t crc) {
+    return crc32c(reinterpret_cast<const uint8_t*>(data.c_str()), (int64_t)data.size(), crc, 1);
+}
+
+// Signed bytes 0, -1, 1, -2, ... as 0, 1, 2, 3, ..., in place, and back.
+void fold(Address codes, int64_t n) {
+    nb::gil_scoped_release release;
+    int8_t* q = reinterpret_cast<int8_t*>(codes);
+    for (int64_t i = 0; i < n; ++i) q[i] = (int8_t)((uint8_t)q[i] << 1 ^ q[i] >> 7);
+}
+
+void unfold(Address codes, int64_t n) {
+    nb::gil_scoped_release release;
+    uint8_t* s = reinterpret_cast<uint8_t*>(codes);
+    for (int64_t i = 0; i < n; ++i) s[i] = (uint8_t)(s[i] >> 1 ^ -(s[i] & 1));
 }
 
 uint32_t join(uint32_t crc, uint32_t remainder, int64_t n) { return ~join32c(&remainder, 1, n, n, ~crc); }
@@ -130,6 +154,10 @@ NB_MODULE(_cpu, m) {
     m.def("noise", &noise);
     m.def("pack", &pack);
     m.def("unpack", &unpack);
+    m.def("copy", &copy);
     m.def("crc32c", &checksum);
+    m.def("crc32c_bytes", &checksum_bytes);
+    m.def("fold", &fold);
+    m.def("unfold", &unfold);
     m.def("join", &join);
 }

@@ -1,4 +1,4 @@
-// The smaller passes: noise, pack, unpack; and all of them for one instruction set.
+// The smaller passes: noise, copy, pack, unpack; and all of them for one instruction set.
 #pragma once
 #include "decode.h"
 #include "encode.h"
@@ -30,6 +30,41 @@ void noise_range(void* ctx, int64_t t0, int64_t t1) {
 void noise(const Noise& key, int64_t n, uint32_t* out, int threads) {
     NoiseJob j{key, n, out};
     parallel_for(tiles_of(n), GRAIN / TILE, threads, noise_range, &j);
+}
+
+struct CopyJob {
+    const float* x;
+    float* out;
+    int64_t n;
+    int broken;
+};
+
+void copy_range(void* ctx, int64_t t0, int64_t t1) {
+    CopyJob& j = *(CopyJob*)ctx;
+    const int64_t stop = t1 * TILE < j.n ? t1 * TILE : j.n;
+    int64_t i = t0 * TILE;
+    i32v broken{};
+    for (; i + V <= stop; i += V) {
+        const i32v bits = load<i32v>(j.x + i);
+        store(j.out + i, bits);
+        broken |= (bits & 0x7F800000) == 0x7F800000;
+    }
+    int any = 0;
+    for (int k = 0; k < V; ++k) any |= broken[k];
+    for (; i < stop; ++i) {
+        int32_t bits;
+        memcpy(&bits, j.x + i, 4);
+        memcpy(j.out + i, &bits, 4);
+        any |= (bits & 0x7F800000) == 0x7F800000;
+    }
+    if (any) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+}
+
+// Copy; whether every element is finite.
+bool copy(const float* x, int64_t n, float* out, int threads) {
+    CopyJob j{x, out, n, 0};
+    if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, copy_range, &j);
+    return !j.broken;
 }
 
 void pack(const uint8_t* codes, int64_t n, int width, uint8_t* out) {

@@ -82,12 +82,12 @@ uint8_t* encode_chunk(const Chunks& j, const uint8_t* s, int64_t n, uint8_t* end
 }
 
 // Chunk c has room for a word a symbol and its states; it ends where its room ends.
-inline int64_t room(const Chunks& j) { return 2 * j.size + 4 * j.lanes; }
+inline int64_t room_of(const Chunks& j) { return 2 * j.size + 4 * j.lanes; }
 
 void encode_chunks(void* ctx, int64_t a, int64_t b) {
     Chunks& j = *(Chunks*)ctx;
     for (int64_t c = a; c < b; ++c) {
-        uint8_t* end = j.to + (c + 1) * room(j);
+        uint8_t* end = j.to + (c + 1) * room_of(j);
         const uint8_t* s = j.from + c * j.size;
         uint8_t* p = j.lanes == 32 ? encode_chunk<32>(j, s, j.symbols(c), end) : encode_chunk<4>(j, s, j.symbols(c), end);
         j.start[c] = p - j.to;
@@ -98,12 +98,14 @@ void encode_chunks(void* ctx, int64_t a, int64_t b) {
 // What the frequency of v is likely to be near: that of the same magnitude, or of the one before.
 inline int64_t neighbour(const Model& m, int v) { return v < 2 ? 0 : m.freq[v % 2 ? v - 2 : v - 1]; }
 
-// Bytes, or BAD_COUNT when they would be more than `limit`.
-int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t limit, int threads, bool vectors,
+// Bytes, or BAD_COUNT when they would be more than `room`. Symbols are less than `limit`.
+int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int limit, int threads, bool vectors,
                     bool escapes = true) {
-    if (limit < 2) return BAD_COUNT;
+    if (room < 2) return BAD_COUNT;
     uint64_t count[256];
     count_symbols(s, n, threads, count);
+    for (int v = limit; v < 256; ++v)
+        if (count[v]) return BAD_SYMBOL;
     if (count[s[0]] == (uint64_t)n) return out[0] = ONE, out[1] = s[0], 2;
     Model m;
     fit(m, count, n, escapes);
@@ -131,7 +133,7 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t limit, in
         for (int64_t i = 0; i < n; ++i)
             if (m.rare[s[i]]) rare.push_back(s[i]);
         std::vector<uint8_t> coded(2 * rare.size() + 2048);
-        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), 1, vectors, false);
+        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, false);
         if (used < 0) return used;
         const size_t at = head.size();
         head.resize(at + 5);
@@ -139,14 +141,14 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t limit, in
         put32(&head[at + 1], (uint32_t)used);
         head.insert(head.end(), coded.data(), coded.data() + used);
     }
-    std::unique_ptr<uint8_t[]> space(new uint8_t[j.count * room(j)]);
+    std::unique_ptr<uint8_t[]> space(new uint8_t[j.count * room_of(j)]);
     j.to = space.get();
     j.start.resize(j.count);
     j.bytes.resize(j.count);
     parallel_for(j.count, 1, threads, encode_chunks, &j);
     int64_t total = head.size() + 4 * (j.count - 1);
     for (int64_t b : j.bytes) total += b;
-    if (total > limit) return BAD_COUNT;
+    if (total > room) return BAD_COUNT;
     memcpy(out, head.data(), head.size());
     uint8_t* p = out + head.size();
     for (int64_t c = 0; c + 1 < j.count; ++c, p += 4) put32(p, (uint32_t)j.bytes[c]);

@@ -95,12 +95,14 @@ inline f32v tile_value(const Tile& tile, const Coefs& c, int r, int i, int level
     return dequantise<KIND>(tile.codes + i, load<f32v>(c.lo + i), load<f32v>(c.step + i), levels);
 }
 
-// out += weight * value
-template <int KIND>
+// out += weight * value; or out = 0 + weight * value, where even the sign of a zero is that of the sum
+template <int KIND, bool FRESH>
 inline void add_tile(const Tile& tile, const Coefs& c, int levels, float weight, float* out) {
     for (int r = 0; r < ROWS; ++r)
-        for (int i = r * LANES; i < (r + 1) * LANES; i += V)
-            store(out + i, load<f32v>(out + i) + tile_value<KIND>(tile, c, r, i, levels) * weight);
+        for (int i = r * LANES; i < (r + 1) * LANES; i += V) {
+            const f32v before = FRESH ? splat(0.0f) : load<f32v>(out + i);
+            store(out + i, before + tile_value<KIND>(tile, c, r, i, levels) * weight);
+        }
 }
 
 // e = beta * e + (x - value); where that is NaN (the block was not finite) e stays as it was
