@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, methods, report, reproduce, topology, train
+from thinwire.cli import bench, demo, methods, race, report, reproduce, topology, train
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("methods")(methods.methods)
 app.command("topology")(topology.topology)
+app.command("race")(race.race)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")

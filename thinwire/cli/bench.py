@@ -165,6 +165,9 @@ def step(
         typer.Option(help="Turns of each method: 15 of 3 timed steps, or with --hosts 3 of up to 10."),
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds of timed steps of each method, with --hosts.")] = 60.0,
+    batch: Annotated[
+        int, typer.Option(help="Vectors that every host computes on in a step, with --hosts.")
+    ] = bench_hosts.BATCH,
     as_json: Json = False,
     save: Save = None,
 ) -> None:
@@ -185,6 +188,7 @@ def step(
         rate,
         3 if repeats is None else repeats,
         budget,
+        batch,
     )
     network = Network(hosts, rate, latency)
     job.check(hosts)
@@ -192,7 +196,7 @@ def step(
     with network, _turns(job.turns) as hear:
         rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network)[0]
     title = (
-        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, medians in ms. "
+        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, batch of {batch}, medians in ms. "
         "wire_bound_ms: bits of the busiest host over the rate; wire_share: of the step; "
         "cpu_ms: processor time of all hosts over the cores they share."
     )

@@ -39,19 +39,27 @@ class AllReduceRequest(Request[Tensor]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllGatherRequest(Request[list[Tensor]]):
-    """Everybody's `x`, by rank. `sizes` says how many elements each has and saves a driver the asking."""
+    """Everybody's `x`, by rank. `sizes` says how many elements each has and saves a driver the asking.
+
+    Where they are not `exact` they are the most that can come, and anything may follow what came.
+    """
 
     x: Tensor
     sizes: tuple[int, ...] | None = None
+    exact: bool = True
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class AllToAllRequest(Request[list[Tensor]]):
-    """`xs[j]` goes to rank j; the answer is what each rank sent here. `sizes` says how much comes from each."""
+    """`xs[j]` goes to rank j; the answer is what each rank sent here. `sizes` says how much comes from each.
+
+    Where they are not `exact` they are the most that can come, and anything may follow what came.
+    """
 
     xs: Sequence[Tensor]
     sizes: tuple[int, ...] | None = None
+    exact: bool = True
 
 
 @final
@@ -151,16 +159,20 @@ class Comm:
         """Sum or maximum over ranks; `x` may be overwritten."""
         return AllReduceRequest(self.ranks, x, op)
 
-    def all_gather(self, x: Tensor, *, equal: bool = False, sizes: Sequence[int] | None = None) -> AllGatherRequest:
-        """Everybody's tensor; `equal` or `sizes` promise how many elements each has."""
+    def all_gather(
+        self, x: Tensor, *, equal: bool = False, sizes: Sequence[int] | None = None, exact: bool = True
+    ) -> AllGatherRequest:
+        """Everybody's tensor; `equal` or `sizes` promise how many elements each has, or has at most."""
         known = (x.numel(),) * self.size if equal else sizes
-        return AllGatherRequest(self.ranks, x, None if known is None else tuple(known))
+        return AllGatherRequest(self.ranks, x, None if known is None else tuple(known), exact)
 
-    def all_to_all(self, xs: Sequence[Tensor], *, sizes: Sequence[int] | None = None) -> AllToAllRequest:
-        """One tensor to each rank, one from each; `sizes` promises how many elements come."""
+    def all_to_all(
+        self, xs: Sequence[Tensor], *, sizes: Sequence[int] | None = None, exact: bool = True
+    ) -> AllToAllRequest:
+        """One tensor to each rank, one from each; `sizes` promises how many elements come, or come at most."""
         if len(xs) != self.size:
             raise ValueError(f"all_to_all takes one tensor a rank: {self.size}; got {len(xs)}")
-        return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes))
+        return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes), exact)
 
     def swap(
         self, x: Tensor, peers: Sequence[int], *, sources: Sequence[int] | None = None, equal: bool = False

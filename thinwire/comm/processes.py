@@ -2,9 +2,9 @@
 
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
-first, eight bytes a peer. Peers that share a group of their own talk on it. With gloo a CUDA tensor is staged through
-pinned memory: what crosses the bus is what the request holds, so an exchange that compresses on the GPU moves only
-its payload.
+first, eight bytes a peer, unless it knows the most that can come. Peers that share a group of their own talk on it.
+With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an exchange
+that compresses on the GPU moves only its payload.
 """
 
 from __future__ import annotations
@@ -107,13 +107,17 @@ class Processes:
     def _all_gather(self, request: AllGatherRequest, me: int) -> list[Tensor]:
         everybody = range(len(request.ranks))
         sends = {peer: request.x for peer in everybody if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), request.sizes, request.x)
+        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.x)
         return [request.x if peer == me else arrived[peer] for peer in everybody]
 
     def _all_to_all(self, request: AllToAllRequest, me: int) -> list[Tensor]:
         sends = {peer: x for peer, x in enumerate(request.xs) if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), request.sizes, request.xs[me])
+        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.xs[me])
         return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
+
+    def _room(self, request: AllGatherRequest | AllToAllRequest) -> Sequence[int] | None:
+        """How much to make room for; None: ask. gloo takes a message shorter than its buffer, nccl does not."""
+        return request.sizes if request.exact or not self._batched else None
 
     def _swap(self, request: SwapRequest, me: int) -> dict[int, Tensor]:
         sizes = (request.x.numel(),) * len(request.ranks) if request.equal else None

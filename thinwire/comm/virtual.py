@@ -173,17 +173,19 @@ def _answer_collective(requests: list[Request[Any]]) -> list[Any] | None:
     if len(gathers) == n:
         sizes = tuple(r.x.numel() for r in gathers)
         for gather in gathers:
-            _check_sizes("all_gather", gather.sizes, sizes)
+            _check_sizes("all_gather", gather.sizes, sizes, gather.exact)
         return [[r.x.clone() for r in gathers] for _ in requests]
     if len(alls) == n:
         for rank, every in enumerate(alls):
-            _check_sizes("all_to_all", every.sizes, tuple(other.xs[rank].numel() for other in alls))
+            _check_sizes("all_to_all", every.sizes, tuple(o.xs[rank].numel() for o in alls), every.exact)
         return [[r.xs[rank].clone() for r in alls] for rank in range(n)]
     return None
 
 
-def _check_sizes(what: str, promised: tuple[int, ...] | None, sizes: tuple[int, ...]) -> None:
-    if promised is not None and promised != sizes:
+def _check_sizes(what: str, promised: tuple[int, ...] | None, sizes: tuple[int, ...], exact: bool = True) -> None:
+    if promised is None or promised == sizes:
+        return
+    if exact or any(size > most for size, most in zip(sizes, promised, strict=True)):
         raise ValueError(f"{what} was promised sizes {list(promised)}; the tensors have {list(sizes)}")
 
 

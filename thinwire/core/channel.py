@@ -70,6 +70,11 @@ class Channel(Config):
         """Whether a receiver knows the size of every payload before it comes."""
         return self.encoder.fixed_size and not self.memory.skips
 
+    @property
+    def sends_always(self) -> bool:
+        """Whether there is a payload from every rank in every step, of `nbytes` at most."""
+        return not self.memory.skips
+
     def nbytes(self, layout: Layout) -> int:
         """Bytes of a whole payload: exact where `predictable`, else the most it can be."""
         return HEADER.size + self.encoder.nbytes(layout)
@@ -106,9 +111,8 @@ class Channel(Config):
             out = torch.empty(ctx.layout.numel, device=arrived[0].device) if out is None else out
             some = [data for data in arrived if data.numel()]
             for place, data in enumerate(some):
-                self.encoder.decode_add(
-                    Payload(data), ctx.layout, out, 1.0 / len(arrived), key=ctx.key, fresh=place == 0
-                )
+                payload = Payload(data) if self.predictable else Payload.at_start(data)
+                self.encoder.decode_add(payload, ctx.layout, out, 1.0 / len(arrived), key=ctx.key, fresh=place == 0)
             if not some:
                 out.zero_()
             return self.memory.receive(out, state)

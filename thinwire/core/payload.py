@@ -22,6 +22,7 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
 CHECKED = 1  # flag: the checksum covers the body, not only the header
 COVERED = HEADER.size - 4  # header bytes under the checksum
+BODY_BYTES = 7  # which field of the header
 
 
 class Header(NamedTuple):
@@ -50,6 +51,13 @@ class Payload:
     def new(cls, body_bytes: int, device: torch.device | None = None) -> Payload:
         """An unsealed payload whose body is still to be written."""
         return cls(torch.empty(HEADER.size + body_bytes, dtype=torch.uint8, device=device))
+
+    @classmethod
+    def at_start(cls, data: Tensor) -> Payload:
+        """The payload at the start of a buffer that may be longer: as long as its header says."""
+        if data.numel() < HEADER.size:
+            return cls(data)
+        return cls(data[: HEADER.size + HEADER.unpack(_get(data, HEADER.size))[BODY_BYTES]])
 
     @property
     def body(self) -> Tensor:

@@ -49,5 +49,6 @@ class AllGather(Exchange):
         """The mean over ranks."""
         payload = self.channel.send(x, part(state, "send."), ctx)
         mine = empty(x) if payload is None else payload.data
-        arrived = await ctx.comm.all_gather(mine, equal=self.channel.predictable)
+        sizes = (self.channel.nbytes(ctx.layout),) * ctx.comm.size if self.channel.sends_always else None
+        arrived = await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)
         return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))

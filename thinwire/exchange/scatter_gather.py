@@ -80,15 +80,17 @@ class ScatterGather(Exchange):
         for (low, high, _), to in zip(cuts, parts, strict=True):
             payload = up.send(x[low:high], part(state, "up.send.", low, high), to)
             sent.append(empty(x) if payload is None else payload.data)
-        sizes = (up.nbytes(mine),) * len(cuts) if up.predictable else None
-        arrived = await ctx.comm.all_to_all(sent, sizes=sizes)
+        sizes = (up.nbytes(mine),) * len(cuts) if up.sends_always else None
+        arrived = await ctx.comm.all_to_all(sent, sizes=sizes, exact=up.predictable)
 
         owned = parts[ctx.comm.rank]
         mean = REDUCE[self.reduce](up.receive(arrived, part(state, "up.recv."), owned))
         back = [cut.context(ctx, hop=1) for cut in cuts]
         payload = down.send(mean, part(state, "down.send."), back[ctx.comm.rank])
-        known = [down.nbytes(layout) for _, _, layout in cuts] if down.predictable else None
-        everybody = await ctx.comm.all_gather(empty(x) if payload is None else payload.data, sizes=known)
+        known = [down.nbytes(layout) for _, _, layout in cuts] if down.sends_always else None
+        everybody = await ctx.comm.all_gather(
+            empty(x) if payload is None else payload.data, sizes=known, exact=down.predictable
+        )
 
         out = x if x.dtype == torch.float32 else torch.empty_like(x, dtype=torch.float32)
         for data, (low, high, _), to in zip(everybody, cuts, back, strict=True):

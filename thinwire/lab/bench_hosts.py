@@ -29,14 +29,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 import thinwire as tw
@@ -45,10 +41,15 @@ from thinwire.lab.launch import Say
 from thinwire.lab.net.rates import bits_per_second
 from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.records import Row, quantiles
+from thinwire.lab.rivals import RIVALS
 from thinwire.lab.step_sizes import optimizer_of
 
-METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd:code=rans", "ef-signsgd", "powersgd:rank=4")
+METHODS = (
+    *("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd:exchange=scatter-gather,code=rans"),
+    *("ef-signsgd", "powersgd:rank=4"),
+)
 PARAMS = 24 << 20
+BATCH = 1  # hosts that share cores compute more slowly than hosts would, so they compute little
 FREE = "100gbit"  # more than this machine can send
 WARM = 4  # steps: DDP cuts its buckets anew after the first, its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
@@ -64,11 +65,14 @@ class Job:
     rate: str
     turns: int
     budget: float
+    batch: int = BATCH
 
     def check(self, hosts: int) -> None:
         """ValueError for what cannot be measured."""
-        if self.params < 1 or self.turns < 1 or self.budget <= 0:
-            raise ValueError("params, repeats and budget are positive numbers; write --params 25165824 --repeats 3")
+        if self.params < 1 or self.turns < 1 or self.batch < 1 or self.budget <= 0:
+            raise ValueError(
+                "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
+            )
         for text in self.methods:
             tw.METHODS.parse(text)
         slowest = 2 * (hosts - 1) / hosts * 32 * self.params / bits_per_second(self.rate)
@@ -107,20 +111,8 @@ def _alone(net: nn.Module, x: Tensor) -> Iterator[_Contestant]:
 
 
 @contextmanager
-def _ddp(net: nn.Module, x: Tensor, *, hook: Callable[..., Any] | None = None) -> Iterator[_Contestant]:
-    wrapped = DistributedDataParallel(net)
-    if hook is not None:
-        wrapped.register_comm_hook(None, hook)
-    yield _Contestant(stepper(wrapped, x, SGD(net.parameters(), lr=STEP.lr)))
-
-
-@contextmanager
-def _ddp_powersgd(net: nn.Module, x: Tensor) -> Iterator[_Contestant]:
-    megabytes = 1 + sum(4 * p.numel() for p in net.parameters()) // 2**20
-    wrapped = DistributedDataParallel(net, bucket_cap_mb=megabytes)
-    state = PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-    wrapped.register_comm_hook(state, powerSGD_hook)
-    yield _Contestant(stepper(wrapped, x, SGD(net.parameters(), lr=STEP.lr)))
+def _rival(net: nn.Module, x: Tensor, *, wrap: Callable[[nn.Module], nn.Module]) -> Iterator[_Contestant]:
+    yield _Contestant(stepper(wrap(net), x, SGD(net.parameters(), lr=STEP.lr)))
 
 
 @contextmanager
@@ -133,9 +125,7 @@ def _attached(net: nn.Module, x: Tensor, *, text: str) -> Iterator[_Contestant]:
 
 BASELINES: dict[str, Build] = {
     "no communication": _alone,
-    "ddp": _ddp,
-    "ddp fp16": partial(_ddp, hook=fp16_compress_hook),
-    "ddp powersgd-4": _ddp_powersgd,
+    **{name: partial(_rival, wrap=wrap) for name, wrap in RIVALS.items()},
 }
 
 
@@ -143,7 +133,7 @@ def bench(say: Say, job: Job) -> list[Row]:
     """One row a contestant; runs on every rank, and rank 0's rows count."""
     builds = BASELINES | {text: partial(_attached, text=text) for text in job.methods}
     measured = {name: _Measured() for name in builds}
-    whole, x = model(job.params), batch(job.params)
+    whole, x = model(job.params), batch(job.params, job.batch)
     for turn in range(job.turns):
         for name, build in builds.items():
             if dist.get_rank() == 0:
@@ -156,12 +146,12 @@ def bench(say: Say, job: Job) -> list[Row]:
 
 
 def _turn(build: Build, whole: nn.Module, x: Tensor, job: Job, measured: _Measured) -> None:
-    _reshape(FREE)
+    reshape(FREE)
     with build(copy.deepcopy(whole), x) as contestant:
         for _ in range(contestant.warmup):
             contestant.step()
-        _reshape(job.rate)
-        (longest,) = _over_ranks([_sample(contestant)], dist.ReduceOp.MAX)
+        reshape(job.rate)
+        (longest,) = over_ranks([_sample(contestant)], dist.ReduceOp.MAX)
         fewest = math.ceil(FEWEST / job.turns)
         count = min(MOST, max(fewest, int(job.budget / job.turns / (longest * contestant.period))))
         dist.barrier()
@@ -169,8 +159,8 @@ def _turn(build: Build, whole: nn.Module, x: Tensor, job: Job, measured: _Measur
         times = [_sample(contestant) for _ in range(count)]
         dist.barrier()  # now every host has received, so that every byte has been counted
         bytes_after, after, cpu = transmitted(), contestant.stats(), time.process_time() - cpu
-        *slowest, busiest = _over_ranks([*times, bytes_after - bytes_before], dist.ReduceOp.MAX)
-        (cpu,) = _over_ranks([cpu], dist.ReduceOp.SUM)
+        *slowest, busiest = over_ranks([*times, bytes_after - bytes_before], dist.ReduceOp.MAX)
+        (cpu,) = over_ranks([cpu], dist.ReduceOp.SUM)
     measured.times += slowest
     measured.bytes += int(busiest)
     measured.cpu += cpu
@@ -179,7 +169,7 @@ def _turn(build: Build, whole: nn.Module, x: Tensor, job: Job, measured: _Measur
         measured.spent[name] = measured.spent.get(name, 0.0) + after[name] - before[name]
 
 
-def _reshape(rate: str) -> None:
+def reshape(rate: str) -> None:
     """Every rank sets its own uplink, when nobody is sending."""
     dist.barrier()
     shape(rate)
@@ -195,7 +185,7 @@ def _sample(contestant: _Contestant) -> float:
     return (time.perf_counter() - start) / contestant.period
 
 
-def _over_ranks(values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+def over_ranks(values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
     """The largest or the sum of all ranks, value by value."""
     found = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(found, op)
@@ -211,6 +201,7 @@ def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
         "hosts": dist.get_world_size(),
         "rate": job.rate,
         "params": size,
+        "batch": job.batch,
         "steps": one.steps,
         "step_ms": 1e3 * middle,
         "step_ms_p20": 1e3 * low,

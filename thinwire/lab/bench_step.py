@@ -79,9 +79,9 @@ def model(params: int) -> nn.Module:
     return nn.Sequential(*parts)
 
 
-def batch(params: int) -> Tensor:
+def batch(params: int, size: int = BATCH) -> Tensor:
     """What this rank trains on."""
-    return torch.randn(BATCH, _width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
+    return torch.randn(size, _width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
 
 
 def _width(params: int) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from thinwire.lab import race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -166,6 +167,11 @@ def checksum(data: Path) -> str:
     return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
 
 
+def race(data: Path) -> str:
+    """Seconds to an accuracy over slow links."""
+    return race_table.page(data / "race.csv")
+
+
 def paper(name: str, section: str, data: Path) -> str:
     """A section of a reproduction's page."""
     return REPRODUCTIONS[name].page(read(data / f"{name}.csv"))[section]
@@ -180,6 +186,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "alone": alone,
     "rate": rate,
     "checksum": checksum,
+    "race": race,
     **{
         f"{name}-{section}": partial(paper, name, section)
         for name, made in REPRODUCTIONS.items()

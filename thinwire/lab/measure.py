@@ -52,13 +52,13 @@ def mean(values: Sequence[float]) -> list[float]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The part of the images that is named rightly; each rank tests its share."""
+    """The part of the labels that is named rightly; each rank tests its share."""
     rank, world = dist.get_rank(), dist.get_world_size()
     right = torch.zeros((), dtype=torch.int64)
     for images, labels in zip(x[rank::world].split(512), y[rank::world].split(512), strict=True):
         right += (model(images).argmax(1) == labels).sum()
     dist.all_reduce(right)
-    return int(right) / len(y)
+    return int(right) / y.numel()
 
 
 def replicas_equal(model: nn.Module) -> bool:

@@ -1,7 +1,8 @@
-"""Tasks that train in a minute on two cores: images in ten classes.
+"""Tasks that train in a minute on two cores: images in ten classes, and text.
 
 `digits` is scikit-learn's 8x8 digits, 1,437 to train on and 360 to test. `fashion` is Fashion-MNIST, 60,000 and
-10,000 images of 28x28 (Xiao, Rasul, Vollgraf, 2017, arXiv 1708.07747), from its four files.
+10,000 images of 28x28 (Xiao, Rasul, Vollgraf, 2017, arXiv 1708.07747), from its four files. `text` is the source of
+Python's standard library, 36,000 and 4,000 windows of 32 characters (thinwire/lab/text.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.core.registry import suggest
-from thinwire.lab import idx
+from thinwire.lab import idx, text
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -23,7 +24,7 @@ FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind i
 
 @dataclass(frozen=True)
 class Data:
-    """Images (count, 1, height, width), float32, and labels (count,), int64."""
+    """Images (count, 1, height, width), float32, and labels (count,), int64; of text characters (count, 32) twice."""
 
     train_x: Tensor
     train_y: Tensor
@@ -33,10 +34,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and how long: `batch` images a worker and step, SGD with `lr` and momentum 0.9."""
+    """What is trained, and how long: `batch` images or windows a worker and step, SGD with `lr` and momentum 0.9."""
 
     name: str
-    images: int  # to train on
+    images: int  # or windows, to train on
     locate: Callable[[Path | None], Path | None]
     load: Callable[[Path | None], Data]
     model: Callable[[], nn.Module]
@@ -44,12 +45,13 @@ class Task:
     batch: int
     lr: float
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
+    what: str = "images"
 
     def check_workers(self, workers: int) -> None:
         """Refuse what leaves no step to take."""
         if not 1 <= workers <= self.images // self.batch:
             raise ValueError(
-                f"{self.name} has {self.images} images for steps of {self.batch} a worker, so 1 to "
+                f"{self.name} has {self.images} {self.what} for steps of {self.batch} a worker, so 1 to "
                 f"{self.images // self.batch} workers can share it; write --workers 4"
             )
 
@@ -143,7 +145,15 @@ def _fashion_net() -> nn.Module:
     )
 
 
+def _load_text(folder: Path | None) -> Data:
+    train, test = text.load(folder)
+    return Data(train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:])
+
+
 TASKS = {
     "digits": Task("digits", 1437, _find_digits, _load_digits, _digits_net, epochs=12, batch=16, lr=0.05),
     "fashion": Task("fashion", 60_000, _find_fashion, _load_fashion, _fashion_net, epochs=4, batch=64, lr=0.1),
+    "text": Task(
+        "text", text.TRAINED, text.find, _load_text, text.Reader, epochs=1, batch=16, lr=0.1, what="windows"
+    ),
 }

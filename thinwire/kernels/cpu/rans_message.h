@@ -24,6 +24,7 @@ inline uint32_t get32(const uint8_t* p) { return p[0] | p[1] << 8 | p[2] << 16 |
 struct Histogram {
     const uint8_t* s;
     int64_t n;
+    bool few;                     // symbols 0 to 15 alone, and vectors to count them with
     std::vector<uint64_t> parts;  // 256 a piece
 };
 
@@ -33,6 +34,9 @@ void count_pieces(void* ctx, int64_t a, int64_t b) {
         uint32_t t[8][256] = {};  // symbols that follow each other do not wait for one counter
         int64_t i = piece * PIECE;
         const int64_t stop = i + PIECE < h.n ? i + PIECE : h.n;
+#if defined(__x86_64__)
+        if (h.few) i += count_few(h.s + i, stop - i, t[0]);
+#endif
         for (; i + 8 <= stop; i += 8) {
             uint64_t w;
             memcpy(&w, h.s + i, 8);
@@ -44,9 +48,9 @@ void count_pieces(void* ctx, int64_t a, int64_t b) {
     }
 }
 
-void count_symbols(const uint8_t* s, int64_t n, int threads, uint64_t* count) {
+void count_symbols(const uint8_t* s, int64_t n, bool few, int threads, uint64_t* count) {
     const int64_t pieces = (n + PIECE - 1) / PIECE;
-    Histogram h{s, n, std::vector<uint64_t>(256 * pieces)};
+    Histogram h{s, n, few, std::vector<uint64_t>(256 * pieces)};
     parallel_for(pieces, 1, threads, count_pieces, &h);
     memset(count, 0, 256 * sizeof *count);
     for (int64_t i = 0; i < 256 * pieces; ++i) count[i % 256] += h.parts[i];
@@ -103,9 +107,10 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
                     bool escapes = true) {
     if (room < 2) return BAD_COUNT;
     uint64_t count[256];
-    count_symbols(s, n, threads, count);
-    for (int v = limit; v < 256; ++v)
-        if (count[v]) return BAD_SYMBOL;
+    count_symbols(s, n, vectors && limit <= 16, threads, count);
+    uint64_t seen = 0;
+    for (int v = 0; v < limit && v < 256; ++v) seen += count[v];
+    if (seen != (uint64_t)n) return BAD_SYMBOL;
     if (count[s[0]] == (uint64_t)n) return out[0] = ONE, out[1] = s[0], 2;
     Model m;
     fit(m, count, n, escapes);

@@ -1,11 +1,19 @@
 """Published comparisons, run again: `get("deepsqueeze")` is one, and `thinwire reproduce` runs it."""
 
 from thinwire.core.registry import suggest
+from thinwire.lab.reproduce.atomo import Atomo
 from thinwire.lab.reproduce.base import Reproduction, Settings, Trend
 from thinwire.lab.reproduce.deepsqueeze import DeepSqueeze
+from thinwire.lab.reproduce.diana import Diana
 from thinwire.lab.reproduce.ecq_fig2 import EcqFig2
+from thinwire.lab.reproduce.ecq_fig3 import EcqFig3
+from thinwire.lab.reproduce.ecq_traffic import EcqTraffic
+from thinwire.lab.reproduce.laq import Laq
+from thinwire.lab.reproduce.natural import NaturalPaper
+from thinwire.lab.reproduce.one_bit import OneBitSgd
 from thinwire.lab.reproduce.qsgd import QsgdPaper
 from thinwire.lab.reproduce.signsgd import SignSgd
+from thinwire.lab.reproduce.terngrad import Ternary
 
 __all__ = [
     "REPRODUCTIONS",
@@ -18,7 +26,21 @@ __all__ = [
 ]
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    made.name: made for made in (DeepSqueeze(), EcqFig2(), QsgdPaper(), SignSgd())
+    made.name: made
+    for made in (
+        Atomo(),
+        DeepSqueeze(),
+        Diana(),
+        EcqFig2(),
+        EcqFig3(),
+        EcqTraffic(),
+        Laq(),
+        NaturalPaper(),
+        OneBitSgd(),
+        QsgdPaper(),
+        SignSgd(),
+        Ternary(),
+    )
 }
 """Every reproduction by its name."""
 

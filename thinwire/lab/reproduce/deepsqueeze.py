@@ -83,6 +83,8 @@ class DeepSqueeze(Reproduction):
     def check(self, settings: Settings) -> Settings:
         """Task, split, numbers and methods; epochs and seeds are filled in."""
         task = tasks.get(settings.task)
+        if task.name not in EPOCHS:
+            raise ValueError(f"deepsqueeze trains on images, not on {task.name}; write --task {' or '.join(EPOCHS)}")
         epochs = EPOCHS[task.name] if settings.epochs is None else settings.epochs
         seeds = SEEDS[task.name] if settings.seeds is None else settings.seeds
         if settings.split not in SPLITS:

@@ -63,6 +63,8 @@ class QsgdPaper(Reproduction):
     def check(self, settings: Settings) -> Settings:
         """Task, numbers and widths; epochs and seeds are filled in."""
         task = tasks.get(settings.task)
+        if task.name not in EPOCHS:
+            raise ValueError(f"qsgd trains on images, not on {task.name}; write --task {' or '.join(EPOCHS)}")
         if settings.split != "iid":
             raise ValueError("qsgd deals its images at random; leave --split out")
         for name in settings.methods:

@@ -1,0 +1,163 @@
+"""`thinwire race`: seconds of training to a test accuracy, over shaped links, beside DDP and its hooks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from thinwire.cli.output import errors, reserve, show
+from thinwire.lab import race_table, records
+from thinwire.lab.launch import Say, launch
+from thinwire.lab.net import Network
+from thinwire.lab.net.tools import check as can_build
+from thinwire.lab.race import NAMES, News, Run, check, runs
+from thinwire.lab.race import race as program
+from thinwire.lab.race_courses import COURSES
+from thinwire.lab.race_steps import GRID, SEED, best
+from thinwire.lab.race_table import COLUMNS, TRIED, keep, points, summary, verdict, without_curves
+from thinwire.lab.records import Row
+from thinwire.lab.report import Run as Recorded
+from thinwire.lab.report import page
+from thinwire.topology.plot import check_plot
+
+TIMEOUT = 3600.0  # seconds for one run
+
+
+def race(
+    task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(COURSES)}.")] = "digits",
+    hosts: Annotated[int, typer.Option(help="Hosts of a network lab, a rank each; needs root.")] = 4,
+    rate: Annotated[str, typer.Option(help="Of every host's uplink.")] = "100mbit",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this contestant, a method id or one of DDP's (ddp, ...); may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each contestant, with seeds 0, 1, ...")] = 3,
+    seed: Annotated[list[int] | None, typer.Option(help="This seed instead; may be repeated.")] = None,
+    target: Annotated[float | None, typer.Option(help="Accuracy to reach (default: the task's).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Most steps of a run (default: the task's).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Step size of all (default: what is recorded for each).")] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Find step sizes instead: every one of a grid, on this machine's own links."),
+    ] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder of the task's files, where they are elsewhere.")] = None,
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Show the race in this CSV file, and run nothing.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with the curves.")] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="Also write the rows to this CSV file; other runs in it stay.")
+    ] = None,
+    curves: Annotated[Path | None, typer.Option(help="Also write the curves to this CSV file, likewise.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the curves: a .svg, .png or .pdf file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write an HTML page with the curves.")] = None,
+) -> None:
+    """Race DDP, its hooks and thinwire's methods to the same accuracy over slow links.
+
+    A table of seconds, and of speed-ups over DDP in float32 and over its PowerSGD hook, means over seeds.
+    """
+    if seeds < 1:
+        raise ValueError(f"{seeds} seeds are no runs; write --seeds 3")
+    chosen = list(dict.fromkeys(method or NAMES))
+    numbers = [SEED] if tune and seed is None else list(dict.fromkeys(seed or range(seeds)))
+    if tune and lr is not None:
+        raise ValueError(f"--tune tries {', '.join(map(str, GRID))}; leave --lr out")
+    if recorded is not None:
+        if any((tune, curves, plot, out)):
+            raise ValueError("--from shows rows that were saved, which have no curves; leave it out to race")
+        _show(race_table.read(recorded, task, hosts, rate), as_json=as_json)
+        return
+    check(task, hosts, rate)
+    if plot is not None:
+        check_plot(plot)
+    lrs = GRID if tune else None if lr is None else [lr]
+    every = runs(task, chosen, numbers, None if tune else rate, lrs=lrs, target=target, most=steps, data=data)
+    reserve(save, curves, plot, out)
+    rows = _tuned(every, hosts) if tune else _raced(every, hosts, rate)
+    for path, kept in ((save, without_curves(rows)), (curves, points(rows))):
+        if path is not None:
+            keep(path, kept)
+            errors.print(f"{len(kept)} rows written to {path}", soft_wrap=True)
+    if plot is not None:
+        race_table.plot(rows, plot)
+        errors.print(f"plot written to {plot}", soft_wrap=True)
+    if out is not None:
+        out.write_text(page([Recorded("thinwire race", {"rows": rows}, [records.environment()])]), encoding="utf-8")
+        errors.print(f"the curves are in {out}", soft_wrap=True)
+    if tune:
+        _show_tuned(rows, as_json=as_json)
+    else:
+        _show(rows, as_json=as_json)
+
+
+def _raced(every: Sequence[Run], hosts: int, rate: str) -> list[Row]:
+    network = Network(hosts, rate)
+    try:
+        can_build()
+    except PermissionError as error:
+        raise PermissionError(
+            "the hosts of a race are network namespaces, and that needs root; write sudo thinwire race --task "
+            f"{every[0].task}"
+        ) from error
+    with network, _line(every) as hear:
+        rows: list[Row] = launch(program, hosts, every, timeout=TIMEOUT * len(every), hear=hear, hosts=network)[0]
+    return rows
+
+
+def _tuned(every: Sequence[Run], workers: int) -> list[Row]:
+    with _line(every) as hear:
+        rows: list[Row] = launch(program, workers, every, timeout=TIMEOUT * len(every), hear=hear)[0]
+    return rows
+
+
+def _show(rows: Sequence[Row], *, as_json: bool) -> None:
+    lines = summary(rows)
+    if as_json:
+        document = {"environment": records.environment(), "rows": list(rows), "summary": lines}
+        json.dump(document, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    first = rows[0]
+    title = (
+        f"{first['task']} to {first['target']:.1%}, {first['hosts']} hosts at {first['rate']}, {first['params']:,} "
+        "parameters; means over seeds. megabytes: of the busiest host."
+    )
+    show(lines, as_json=False, title=title, columns=COLUMNS)
+    if said := verdict(lines):
+        typer.echo(said)
+
+
+def _show_tuned(rows: Sequence[Row], *, as_json: bool) -> None:
+    first, winners = rows[0], set()
+    for name in dict.fromkeys(row["method"] for row in rows):
+        winners.add(id(best([row for row in rows if row["method"] == name])))
+    title = f"{first['task']} to {first['target']:.1%}, {first['hosts']} workers, seed {first['seed']}"
+    marked = [{**row, "best": id(row) in winners} for row in rows]
+    show(marked, as_json=as_json, title=title, columns=TRIED)
+
+
+@contextmanager
+def _line(every: Sequence[Run]) -> Iterator[Say]:
+    """A line on standard error: which run, and how far it is."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        line = progress.add_task("starting")
+
+        def hear(news: News) -> None:
+            run = every[news.run]
+            progress.update(
+                line,
+                description=(
+                    f"run {news.run + 1} of {len(every)}: {run.method}, seed {run.seed}, lr {run.step.lr:g}: "
+                    f"{news.steps} steps, {news.seconds:.1f} s, {news.accuracy:.1%}"
+                ),
+            )
+
+        yield hear

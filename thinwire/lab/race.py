@@ -1,0 +1,254 @@
+"""The race: seconds of training until a test accuracy is reached, over shaped links, one contestant at a time.
+
+Contestants: DDP in float32, with its fp16 hook, with its PowerSGD hook, and thinwire's methods. With one seed all
+start from the same model and see the same batches in the same order, SGD with a constant rate. A contestant first
+takes a few steps with a copy of the model on free links; then the uplinks get their rate and the clock starts.
+
+The clock runs while ranks train, in stretches of some steps that start at a barrier and end when the slowest rank
+has ended. It stands during tests. A test is of the first images or windows of the test set, divided among ranks,
+each with its own model (they differ where a method gossips). The race ends when the mean of the last three tests
+reaches the target. Bytes are those that the busiest host put on its wire while the clock ran, headers counted.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+import thinwire as tw
+from thinwire.lab import race_courses, tasks
+from thinwire.lab.bench_hosts import FREE, PATIENCE, WARM, over_ranks, reshape
+from thinwire.lab.launch import Say
+from thinwire.lab.measure import accuracy, mean
+from thinwire.lab.net.rates import bits_per_second
+from thinwire.lab.net.shaping import transmitted
+from thinwire.lab.race_courses import Course
+from thinwire.lab.race_steps import step_of
+from thinwire.lab.records import Row, quantiles
+from thinwire.lab.rivals import RIVALS
+from thinwire.lab.step_sizes import Step, optimizer_of
+from thinwire.lab.tasks import Data
+
+METHODS = (
+    "qsgd:bits=4",
+    "ecq-sgd:exchange=scatter-gather,code=rans",
+    "ef-signsgd:block=64",
+    "dgc:ratio=0.01",
+    "deepsqueeze",
+)
+NAMES = (*RIVALS, *METHODS)
+TESTS = 3  # whose mean has to reach the target
+
+
+@dataclass(frozen=True)
+class Run:
+    """One contestant with one seed; without `rate` links stay as they are, and nobody counts their bytes."""
+
+    task: str
+    method: str
+    seed: int
+    step: Step
+    target: float
+    most: int
+    rate: str | None
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class News:
+    """What rank 0 says after each test."""
+
+    run: int
+    steps: int
+    seconds: float
+    accuracy: float
+
+
+@dataclass
+class Track:
+    """One point a test: steps, seconds and bytes so far, the mean loss since the last test, the accuracy."""
+
+    step: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    bytes_sent: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+
+    def mark(self, steps: int, seconds: float, sent: float, loss: float, right: float) -> None:
+        """Add a stretch of `steps` that took `seconds`."""
+        for total, part in ((self.step, steps), (self.seconds, seconds), (self.bytes_sent, sent)):
+            total.append((total[-1] if total else 0.0) + part)
+        self.loss.append(loss)
+        self.accuracy.append(right)
+
+    @property
+    def smooth(self) -> float:
+        """The mean of the last tests; 0 before there are enough."""
+        last = self.accuracy[-TESTS:]
+        return sum(last) / TESTS if len(last) == TESTS else 0.0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the loss is no number any more."""
+        return bool(self.loss) and not math.isfinite(self.loss[-1])
+
+
+def runs(
+    task: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    rate: str | None,
+    *,
+    lrs: Sequence[float] | None = None,
+    target: float | None = None,
+    most: int | None = None,
+    data: Path | None = None,
+) -> list[Run]:
+    """Every contestant with every seed, seed by seed, and with every one of `lrs`, else with what is recorded.
+
+    Without a rate this is the grid, and runs end after half as many steps.
+    """
+    course, where = race_courses.get(task), tasks.get(task).locate(data)
+    longest = course.most if rate is not None else course.most // 2
+    goal, steps = course.target if target is None else target, longest if most is None else most
+    if not 0 < goal < 1:
+        raise ValueError(f"target={goal} is no accuracy between 0 and 1; write --target {course.target}")
+    if steps < TESTS * course.every:
+        raise ValueError(
+            f"{steps} steps are fewer than {TESTS} tests take, one each {course.every}; write --steps {longest}"
+        )
+    if not seeds or min(seeds) < 0:
+        raise ValueError("a race needs seeds from 0 up; write --seeds 3, or --seed 0 --seed 1")
+    for name in methods:
+        if name not in RIVALS:
+            tw.METHODS.parse(name)
+    made = []
+    for seed in seeds:
+        for name in methods:
+            for lr in lrs or (None,):
+                made.append(Run(task, name, seed, step_of(task, name, lr), goal, steps, rate, where))
+    return made
+
+
+def check(task: str, hosts: int, rate: str) -> None:
+    """ValueError where the task cannot be shared, or float32 would outlast gloo's patience."""
+    course, known = race_courses.get(task), tasks.get(task)
+    if not 2 <= hosts <= known.images // course.batch:
+        raise ValueError(f"hosts={hosts}: 2 to {known.images // course.batch} can share {task}; write --hosts 4")
+    slowest = 2 * (hosts - 1) / hosts * 32 * course.params / bits_per_second(rate)
+    if slowest > PATIENCE:
+        raise ValueError(f"at {rate} a float32 step would take {slowest:.0f} s; write --rate 100mbit")
+
+
+def race(say: Say, every: Sequence[Run]) -> list[Row]:
+    """One row a run, with its curves; runs on every rank, and rank 0's rows count."""
+    rows, here, data = [], None, None
+    for number, run in enumerate(every):
+        if data is None or here != (run.task, run.data):
+            here, data = (run.task, run.data), tasks.get(run.task).load(run.data)
+        rows.append(_run(say, number, run, data))
+        gc.collect()  # DDP is part of a cycle, and as large as the model
+    return rows
+
+
+def _run(say: Say, number: int, run: Run, data: Data) -> Row:
+    course = race_courses.get(run.task)
+    torch.manual_seed(run.seed)
+    net = course.model()
+    if run.rate is not None:
+        reshape(FREE)
+    with _entered(run, copy.deepcopy(net)) as (model, optimizer):
+        for chosen in islice(_batches(run, course, data), WARM):
+            _step(model, optimizer, data, chosen)
+    gc.collect()
+    with _entered(run, net) as (model, optimizer):
+        if run.rate is not None:
+            reshape(run.rate)
+        track, times, stream = Track(), [], _batches(run, course, data)
+        while (done := int(track.step[-1]) if track.step else 0) < run.most and track.smooth < run.target:
+            some = list(islice(stream, min(course.every, run.most - done)))
+            took, sent, loss = _stretch(run, model, optimizer, data, some)
+            right = accuracy(net, data.test_x[: course.tested], data.test_y[: course.tested])
+            track.mark(len(some), took, sent, loss, right)
+            times.append(took / len(some))
+            if dist.get_rank() == 0:
+                say(News(number, int(track.step[-1]), track.seconds[-1], right))
+            if track.lost:
+                break
+    low, middle, high = quantiles(times)
+    return {
+        "task": run.task,
+        "method": run.method,
+        "seed": run.seed,
+        "hosts": dist.get_world_size(),
+        "rate": run.rate,
+        "params": sum(p.numel() for p in net.parameters()),
+        "batch": course.batch,
+        "lr": run.step.lr,
+        "momentum": run.step.momentum,
+        "target": run.target,
+        "reached": track.smooth >= run.target,
+        "steps": int(track.step[-1]),
+        "seconds": track.seconds[-1],
+        "bytes_sent": None if run.rate is None else int(track.bytes_sent[-1]),
+        "accuracy": track.smooth,
+        "loss": track.loss[-1],
+        "step_ms_p20": 1e3 * low,
+        "step_ms_p50": 1e3 * middle,
+        "step_ms_p80": 1e3 * high,
+        "curves": {name: list(values) for name, values in vars(track).items()},
+    }
+
+
+@contextmanager
+def _entered(run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
+    """What is called, and what steps it."""
+    if run.method in RIVALS:
+        yield RIVALS[run.method](net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
+        return
+    method = tw.METHODS.parse(run.method)
+    optimizer = optimizer_of(method, run.step, net.parameters())
+    with tw.attach(net, optimizer, method, seed=run.seed):
+        yield net, optimizer
+
+
+def _batches(run: Run, course: Course, data: Data) -> Iterator[Tensor]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for epoch in count():
+        yield from tasks.batches(len(data.train_x), course.batch, rank, world, run.seed, epoch)
+
+
+def _step(model: nn.Module, optimizer: Optimizer, data: Data, chosen: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(data.train_x[chosen]), data.train_y[chosen])
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return loss.detach()
+
+
+def _stretch(
+    run: Run, model: nn.Module, optimizer: Optimizer, data: Data, some: Sequence[Tensor]
+) -> tuple[float, float, float]:
+    """Train on these batches: seconds of the slowest rank, bytes of the busiest, mean loss of all."""
+    before = 0 if run.rate is None else transmitted()
+    dist.barrier()
+    start = time.perf_counter()
+    losses = [_step(model, optimizer, data, chosen) for chosen in some]
+    took = time.perf_counter() - start
+    dist.barrier()  # now every host has received, so that every byte has been counted
+    after = 0 if run.rate is None else transmitted()
+    slowest, busiest = over_ranks([took, after - before], dist.ReduceOp.MAX)
+    (loss,) = mean([float(torch.stack(losses).mean())])
+    return slowest, busiest, loss

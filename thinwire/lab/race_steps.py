@@ -1,0 +1,51 @@
+"""Step sizes of the race: the same small grid for every contestant, and what it chose.
+
+The grid runs on links as they are, since accuracy against steps does not depend on their rate, with a seed that is
+not raced and half as many steps at most. The step size that reaches the target in the fewest steps is taken; where
+none does, that of the highest accuracy. The rows are in benchmarks/data/race-steps.csv, and a test holds this table
+against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thinwire.lab.records import Row
+from thinwire.lab.step_sizes import MOMENTUM, Step
+
+GRID = (0.025, 0.05, 0.1, 0.2)
+SEED = 100  # of the grid
+OWN_MOMENTUM = ("dgc",)  # methods with a momentum of their own: the optimizer gets none
+STEPS: Mapping[str, Mapping[str, float]] = {
+    "digits": {
+        "ddp": 0.05,
+        "ddp powersgd-4": 0.05,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.025,
+    },
+    "fashion": {},
+    "text": {
+        "ddp": 0.1,
+        "ddp powersgd-4": 0.1,
+        "qsgd:bits=4": 0.1,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.025,
+        "ef-signsgd:block=64": 0.025,
+    },
+}
+
+
+def step_of(task: str, name: str, lr: float | None) -> Step:
+    """The rate that is asked for or recorded, and the optimizer's momentum; ValueError where there is none."""
+    found = STEPS[task].get(name) if lr is None else lr
+    if found is None:
+        raise ValueError(
+            f"no step size is recorded for {name} on {task}; write --lr 0.05, or find one with "
+            f"thinwire race --task {task} --tune --method {name}"
+        )
+    if found <= 0:
+        raise ValueError(f"lr={found} does not step; write --lr 0.05")
+    return Step(found, 0.0 if name.partition(":")[0] in OWN_MOMENTUM else MOMENTUM)
+
+
+def best(rows: Sequence[Row]) -> Row:
+    """Of one contestant's rows on one task: fewest steps to the target, then highest accuracy."""
+    return min(rows, key=lambda row: (not row["reached"], row["steps"] if row["reached"] else 0, -row["accuracy"]))

@@ -1,0 +1,201 @@
+"""What a race says: a line a contestant with its speed-ups, the points of its curves, a plot, a file that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from thinwire.lab import records
+from thinwire.lab.markdown import table, where
+from thinwire.lab.records import Row
+
+FLOAT32, POWERSGD = "ddp", "ddp powersgd-4"
+RUN = ("task", "hosts", "rate", "method", "seed", "lr")  # what tells one run from another
+COLUMNS = {
+    "method": "",
+    "lr": "g",
+    "reached": "",
+    "steps": ".0f",
+    "seconds": ".1f",
+    "lowest": ".1f",
+    "highest": ".1f",
+    "megabytes": ".2f",
+    "over_ddp": ".2f",
+    "over_ddp_lowest": ".2f",
+    "over_ddp_highest": ".2f",
+    "over_powersgd": ".2f",
+}
+TRIED = {
+    "method": "",
+    "lr": "g",
+    "reached": "",
+    "steps": "d",
+    "accuracy": ".2%",
+    "loss": ".4f",
+    "step_ms_p50": ".1f",
+    "best": "",
+}
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """One row a contestant, in the order of the rows: means over seeds, and speed-ups of each seed against its own.
+
+    A speed-up is given where all seeds of both reached the target.
+    """
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(row["method"], []).append(row)
+    made = []
+    for method, some in by_method.items():
+        seconds = [row["seconds"] for row in some]
+        counted = [row["bytes_sent"] for row in some if row["bytes_sent"] is not None]
+        ddp = _ratios(by_method.get(FLOAT32, []), some)
+        powersgd = _ratios(by_method.get(POWERSGD, []), some)
+        made.append(
+            {
+                "method": method,
+                "lr": some[0]["lr"],
+                "seeds": len(some),
+                "reached": f"{sum(row['reached'] for row in some)} of {len(some)}",
+                "steps": fmean(row["steps"] for row in some),
+                "seconds": fmean(seconds),
+                "lowest": min(seconds),
+                "highest": max(seconds),
+                "megabytes": fmean(counted) / 1e6 if counted else None,
+                **_spread("over_ddp", ddp),
+                **_spread("over_powersgd", powersgd),
+            }
+        )
+    return made
+
+
+def verdict(lines: Sequence[Row]) -> str:
+    """The fastest that is not torch's own, in one sentence; empty where nothing can be compared."""
+    known = [line for line in lines if line["over_ddp"] is not None and not line["method"].startswith(FLOAT32)]
+    if not known:
+        return ""
+    first = max(known, key=lambda line: line["over_ddp"])
+    said = f"Fastest of thinwire: {first['method']}, {_times(first, 'over_ddp')} DDP in float32"
+    return said + (f", {_times(first, 'over_powersgd')} DDP's PowerSGD." if first["over_powersgd"] else ".")
+
+
+def points(rows: Sequence[Row]) -> list[Row]:
+    """The curves as rows of their own."""
+    made = []
+    for row in rows:
+        curves = row["curves"]
+        for place, step in enumerate(curves["step"]):
+            made.append(
+                {
+                    **{name: row[name] for name in RUN},
+                    "step": int(step),
+                    "seconds": curves["seconds"][place],
+                    "bytes_sent": int(curves["bytes_sent"][place]),
+                    "loss": curves["loss"][place],
+                    "test_accuracy": curves["accuracy"][place],
+                }
+            )
+    return made
+
+
+def without_curves(rows: Sequence[Row]) -> list[Row]:
+    """What fits on lines of a table."""
+    return [{name: value for name, value in row.items() if name != "curves"} for row in rows]
+
+
+def keep(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows to a CSV file; those of other runs that are in it stay, with their own machine."""
+    mine = {_key(row) for row in rows}
+    old = records.load(path) if path.exists() else []
+    records.save(path, [*(row for row in old if _key(row) not in mine), *rows])
+
+
+def read(path: Path, task: str, hosts: int, rate: str | None) -> list[Row]:
+    """The runs of one race in a CSV file; ValueError where there are none."""
+    found = [{name: records.value(text) for name, text in row.items()} for row in records.load(path)]
+    mine = [row for row in found if (row.get("task"), row.get("hosts"), row.get("rate")) == (task, hosts, rate)]
+    if not mine:
+        raise ValueError(f"{path} has no race of {task} on {hosts} hosts at {rate}; leave --from out to run it")
+    return mine
+
+
+def page(path: Path) -> str:
+    """Every race of a CSV file in Markdown: a table with a line for each task and contestant."""
+    races: dict[tuple[str, int, str], None] = {}
+    for line in records.load(path):
+        races[line["task"], int(line["hosts"]), line["rate"]] = None
+    body = []
+    for task, hosts, rate in races:
+        for line in summary(read(path, task, hosts, rate)):
+            body.append([task, f"`{line['method']}`", *_cells(line)])
+    head = [
+        "task",
+        "method",
+        "step size",
+        "arrived",
+        "steps",
+        "seconds",
+        "MB sent",
+        "times DDP",
+        "times its PowerSGD",
+    ]
+    words = "` and `".join(
+        f"thinwire race --task {task} --hosts {hosts} --rate {rate}" for task, hosts, rate in races
+    )
+    return table(head, body, left=2) + where(records.load(path)[0], words)
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Accuracy against seconds, a thin line a run, in the colour of its contestant."""
+    from matplotlib import pyplot  # noqa: PLC0415  (an extra)
+
+    figure, axes = pyplot.subplots(figsize=(8.0, 4.8))
+    colours = {name: f"C{number}" for number, name in enumerate(dict.fromkeys(row["method"] for row in rows))}
+    named: set[str] = set()
+    for row in rows:
+        name, curves = row["method"], row["curves"]
+        label = None if name in named else name
+        named.add(name)
+        axes.plot(curves["seconds"], curves["accuracy"], color=colours[name], lw=1, label=label)
+    axes.axhline(rows[0]["target"], color="black", lw=0.6, ls=":")
+    first = rows[0]
+    axes.set(xscale="log", xlabel="seconds of training", ylabel="test accuracy")
+    axes.set_title(f"{first['task']}, {first['hosts']} hosts at {first['rate']}, {first['params']:,} parameters")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _cells(line: Row) -> list[str]:
+    seconds = f"{line['seconds']:.1f} ({line['lowest']:.1f} to {line['highest']:.1f})"
+    times = [
+        "-"
+        if line[name] is None
+        else f"{line[name]:.1f} ({line[f'{name}_lowest']:.1f} to {line[f'{name}_highest']:.1f})"
+        for name in ("over_ddp", "over_powersgd")
+    ]
+    return [f"{line['lr']:g}", line["reached"], f"{line['steps']:.0f}", seconds, f"{line['megabytes']:.1f}", *times]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple("" if row.get(name) is None else str(row[name]) for name in RUN)
+
+
+def _ratios(base: Sequence[Row], some: Sequence[Row]) -> list[float]:
+    """Seconds of the base over seconds of the other, of every seed; none where one did not arrive."""
+    by_seed = {row["seed"]: row for row in base}
+    pairs = [(by_seed[row["seed"]], row) for row in some if row["seed"] in by_seed]
+    if len(pairs) < len(some) or not all(one["reached"] for pair in pairs for one in pair):
+        return []
+    return [first["seconds"] / other["seconds"] for first, other in pairs]
+
+
+def _spread(name: str, ratios: Sequence[float]) -> Row:
+    middle, low, high = (fmean(ratios), min(ratios), max(ratios)) if ratios else (None, None, None)
+    return {name: middle, f"{name}_lowest": low, f"{name}_highest": high}
+
+
+def _times(line: Row, name: str) -> str:
+    return f"{line[name]:.2f} times ({line[f'{name}_lowest']:.2f} to {line[f'{name}_highest']:.2f})"
