@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from thinwire.lab import race_table, records
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
 from thinwire.lab.net.tools import check as can_build
-from thinwire.lab.race import NAMES, News, Run, check, runs
+from thinwire.lab.race import NAMES, News, Run, check, lost, runs
 from thinwire.lab.race import race as program
 from thinwire.lab.race_courses import COURSES
 from thinwire.lab.race_steps import GRID, SEED, best
@@ -28,6 +29,7 @@ from thinwire.lab.report import page
 from thinwire.topology.plot import check_plot
 
 TIMEOUT = 3600.0  # seconds for one run
+NOT_FINITE = "the model is not finite"  # what the engine says
 
 
 def race(
@@ -112,9 +114,33 @@ def _raced(every: Sequence[Run], hosts: int, rate: str) -> list[Row]:
 
 
 def _tuned(every: Sequence[Run], workers: int) -> list[Row]:
-    with _line(every) as hear:
-        rows: list[Row] = launch(program, workers, every, timeout=TIMEOUT * len(every), hear=hear)[0]
+    """Contestant by contestant. A model that gossips and is no longer finite ends its processes, and loses."""
+    rows: list[Row] = []
+    for _, group in groupby(every, key=lambda run: run.method):
+        some = list(group)
+        try:
+            rows += _tried(some, workers)
+        except RuntimeError as error:
+            if NOT_FINITE not in str(error):
+                raise
+            for run in some:
+                rows += _tried_alone(run, workers)
     return rows
+
+
+def _tried(some: Sequence[Run], workers: int) -> list[Row]:
+    with _line(some) as hear:
+        rows: list[Row] = launch(program, workers, some, timeout=TIMEOUT * len(some), hear=hear)[0]
+    return rows
+
+
+def _tried_alone(run: Run, workers: int) -> list[Row]:
+    try:
+        return _tried([run], workers)
+    except RuntimeError as error:
+        if NOT_FINITE not in str(error):
+            raise
+        return [lost(run, workers)]
 
 
 def _show(rows: Sequence[Row], *, as_json: bool) -> None:

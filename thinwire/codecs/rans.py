@@ -3,7 +3,7 @@
 n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1% and 64 bytes more for alphabets of
 a few symbols (a table of 256 frequencies takes about 300 bytes). Frequencies are multiples of 2^-12; symbols rarer
 than half of that follow an escape, in a message of their own. A chunk of 2^19 to 2^21 symbols has 4 states, or 32
-where they are less than 0.4% of it. Chunks are coded side by side on all cores; kernels/cpu/rans_message.h has the
+where they are less than 0.7% of it. Chunks are coded side by side on all cores; kernels/cpu/rans_message.h has the
 bytes. A message longer than plain fields is sent as plain fields. Damage shows where states do not end as they began.
 
 >>> import torch

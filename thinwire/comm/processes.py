@@ -3,8 +3,8 @@
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
 first, eight bytes a peer, unless it knows the most that can come. Peers that share a group of their own talk on it.
-With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an exchange
-that compresses on the GPU moves only its payload.
+With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an
+exchange that compresses on the GPU moves only its payload.
 """
 
 from __future__ import annotations

@@ -20,6 +20,14 @@ from thinwire.lab.reproduce.base import read
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
+HOSTS = "thinwire bench step --hosts 4 --rate 100mbit --budget 12` and `--rate 1gbit"
+RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s"}
+RIVALS = {
+    "no communication": "no communication",
+    "ddp": "DDP",
+    "ddp fp16": "DDP, fp16 hook",
+    "ddp powersgd-4": "DDP, PowerSGD hook, rank 4",
+}
 
 
 def _quantisers(rows: Rows) -> str:
@@ -102,6 +110,54 @@ def step(data: Path) -> str:
     return table(head, body) + where(rows[0], "thinwire bench step --local")
 
 
+def hosts(data: Path) -> str:
+    """A step between hosts with shaped uplinks: a row a contestant and rate."""
+    rows = load(data / "step-hosts.csv")
+    body = [
+        [
+            r["rate"],
+            _contestant(r["method"]),
+            f"{float(r['step_ms']):.0f}",
+            f"{float(r['step_ms_p20']):.0f} to {float(r['step_ms_p80']):.0f}",
+            f"{float(r['tx_bits_per_param']):.2f}",
+            f"{float(r['wire_bound_ms']):.0f}",
+            f"{float(r['wire_share']):.2f}",
+            f"{float(r['cpu_ms']):.0f}",
+            f"{float(r['speedup_over_ddp']):.2f}x",
+        ]
+        for r in rows
+    ]
+    head = ["rate", "method", "step ms", "20% to 80%", "bits sent a parameter", "wire bound ms", "its share"]
+    return table([*head, "processors ms", "faster than DDP"], body, left=2) + where(rows[0], HOSTS)
+
+
+def speedup(data: Path) -> str:
+    """The same for a first screen: what a step takes at each rate, and how much faster than DDP that is."""
+    rows = load(data / "step-hosts.csv")
+    rates = list(dict.fromkeys(r["rate"] for r in rows))
+    by_name: dict[str, dict[str, Mapping[str, str]]] = {}
+    for r in rows:
+        by_name.setdefault(r["method"], {})[r["rate"]] = r
+    body = []
+    for name, some in by_name.items():
+        cells = []
+        for rate in reversed(rates):
+            cells += [f"{float(some[rate]['step_ms']):,.0f} ms", f"{float(some[rate]['speedup_over_ddp']):.1f}x"]
+        bits = fmean(float(r["tx_bits_per_param"]) for r in some.values())
+        body.append([_contestant(name), f"{bits:.1f}", *cells])
+    head = [
+        "method",
+        "bits sent a parameter",
+        *(cell for rate in reversed(rates) for cell in (RATES[rate], "faster")),
+    ]
+    return table(head, body) + where(rows[0], HOSTS)
+
+
+def _contestant(name: str) -> str:
+    """Method ids as code, DDP's hooks in words."""
+    return RIVALS.get(name, f"`{name}`")
+
+
 def kernels(data: Path) -> str:
     """Speed of the kernels against a copy: a row a method, a column a kernel."""
     rows = load(data / "kernels.csv")
@@ -181,6 +237,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "training": training,
     "accuracy": accuracy,
     "step": step,
+    "hosts": hosts,
+    "speedup": speedup,
     "quantisers": quantisers,
     "kernels": kernels,
     "alone": alone,

@@ -187,14 +187,25 @@ def _run(say: Say, number: int, run: Run, data: Data) -> Row:
                 say(News(number, int(track.step[-1]), track.seconds[-1], right))
             if track.lost:
                 break
-    low, middle, high = quantiles(times)
+    return _row(run, dist.get_world_size(), course, track, times)
+
+
+def lost(run: Run, hosts: int) -> Row:
+    """The row of a run that ended because its model was no longer finite."""
+    track = Track()
+    track.mark(0, 0.0, 0.0, math.nan, 0.0)
+    return _row(run, hosts, race_courses.get(run.task), track, [math.nan])
+
+
+def _row(run: Run, hosts: int, course: Course, track: Track, times: Sequence[float]) -> Row:
+    low, middle, high = quantiles(list(times))
     return {
         "task": run.task,
         "method": run.method,
         "seed": run.seed,
-        "hosts": dist.get_world_size(),
+        "hosts": hosts,
         "rate": run.rate,
-        "params": sum(p.numel() for p in net.parameters()),
+        "params": course.params,
         "batch": course.batch,
         "lr": run.step.lr,
         "momentum": run.step.momentum,

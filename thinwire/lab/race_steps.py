@@ -13,22 +13,39 @@ from collections.abc import Mapping, Sequence
 from thinwire.lab.records import Row
 from thinwire.lab.step_sizes import MOMENTUM, Step
 
-GRID = (0.025, 0.05, 0.1, 0.2)
+GRID = (0.0125, 0.025, 0.05, 0.1, 0.2)
 SEED = 100  # of the grid
 OWN_MOMENTUM = ("dgc",)  # methods with a momentum of their own: the optimizer gets none
 STEPS: Mapping[str, Mapping[str, float]] = {
     "digits": {
         "ddp": 0.05,
+        "ddp fp16": 0.05,
         "ddp powersgd-4": 0.05,
-        "ecq-sgd:exchange=scatter-gather,code=rans": 0.025,
+        "qsgd:bits=4": 0.05,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.05,
+        "ef-signsgd:block=64": 0.05,
+        "dgc:ratio=0.01": 0.1,
+        "deepsqueeze": 0.05,
     },
-    "fashion": {},
+    "fashion": {
+        "ddp": 0.025,
+        "ddp fp16": 0.025,
+        "ddp powersgd-4": 0.025,
+        "qsgd:bits=4": 0.025,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.0125,
+        "ef-signsgd:block=64": 0.0125,
+        "dgc:ratio=0.01": 0.05,
+        "deepsqueeze": 0.0125,
+    },
     "text": {
-        "ddp": 0.1,
-        "ddp powersgd-4": 0.1,
-        "qsgd:bits=4": 0.1,
-        "ecq-sgd:exchange=scatter-gather,code=rans": 0.025,
-        "ef-signsgd:block=64": 0.025,
+        "ddp": 0.0125,
+        "ddp fp16": 0.0125,
+        "ddp powersgd-4": 0.025,
+        "qsgd:bits=4": 0.0125,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.05,
+        "ef-signsgd:block=64": 0.0125,
+        "dgc:ratio=0.01": 0.1,
+        "deepsqueeze": 0.025,
     },
 }
 

@@ -15,6 +15,7 @@ namespace {
 enum Message { ONE = 1, RANS = 2, WIDE = 4, ESCAPE = 8 };
 constexpr int CHUNK = 19, LARGEST_CHUNK = 21;
 constexpr int64_t PIECE = 1 << 18;  // of a histogram
+constexpr uint64_t ENOUGH = 20 << 10;// bytes of a chunk for which 32 states, 128 bytes, are worth their speed
 
 inline void put32(uint8_t* p, uint32_t v) {
     for (int i = 0; i < 4; ++i) p[i] = (uint8_t)(v >> 8 * i);
@@ -117,9 +118,9 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
     m.fill(true);
     const uint64_t bytes = estimate(m, count);
     int log = CHUNK;
-    while (log < LARGEST_CHUNK && (int64_t)(1ll << log) < n && (bytes << log) / n < 1 << 15) ++log;
+    while (log < LARGEST_CHUNK && (int64_t)(1ll << log) < n && (bytes << log) / n < ENOUGH) ++log;
     Chunks j{&m, n, 1ll << log, ((n - 1) >> log) + 1, 4, vectors, s, nullptr, {}, {}};
-    if (bytes / j.count >= 1 << 15) j.lanes = 32;
+    if (bytes / j.count >= ENOUGH) j.lanes = 32;
     if (j.count == 1) j.size = n;
 
     std::vector<uint8_t> head(2);
