@@ -74,13 +74,14 @@ def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert not [path.name for path in reaper.NAMESPACES.iterdir() if path.name.startswith(mine)]
 
 
-def test_tune(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    monkeypatch.setattr("thinwire.cli.race.GRID", (0.05, 0.1))
     words = ["race", "--tune", "--hosts", "2", "--target", "0.2", "--steps", "15", "--method", "sgd"]
     assert main([*words, "--save", str(tmp_path / "steps.csv")]) == 0
     assert "seed 100" in capsys.readouterr().out
     with (tmp_path / "steps.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["lr"] for row in rows] == ["0.025", "0.05", "0.1", "0.2"]
+    assert [row["lr"] for row in rows] == ["0.05", "0.1"]
     assert {(row["rate"], row["bytes_sent"], row["seed"]) for row in rows} == {("", "", "100")}
 
 

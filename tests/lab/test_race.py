@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from thinwire.lab import race_table, records
-from thinwire.lab.race import NAMES, Track
+from thinwire.lab.race import NAMES, Track, lost, runs
 from thinwire.lab.race_courses import COURSES
 from thinwire.lab.race_steps import GRID, SEED, STEPS, best, step_of
 from thinwire.lab.records import Row
@@ -88,6 +88,14 @@ def test_step_sizes_are_those_of_the_grid() -> None:
         found.setdefault(task, {})[name] = best(mine)["lr"]
     assert found == {task: dict(steps) for task, steps in STEPS.items() if steps}
     assert all(set(steps) <= set(NAMES) for steps in STEPS.values())
+
+
+def test_a_model_that_is_not_finite_has_lost() -> None:
+    (run,) = runs("digits", ["sgd"], [0], None, lrs=[0.2])
+    row = lost(run, 4)
+    assert (row["reached"], row["steps"], row["lr"], row["accuracy"]) == (False, 0, 0.2, 0.0)
+    kept = {**row, "lr": 0.1, "reached": True, "steps": 90, "accuracy": 0.96}
+    assert best([row, kept]) is kept
 
 
 def test_momentum() -> None:

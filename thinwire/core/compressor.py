@@ -67,7 +67,8 @@ class Compressor(Config, ABC):
         wide = x.float()
         used = self.write(wide + e * alpha, layout, key, body)
         sent = torch.zeros_like(wide)
-        self.add(body[:used], layout, key, sent, 1.0)
+        if layout.numel:
+            self.add(body[:used], layout, key, sent, 1.0)
         now = e * beta + (wide - sent)
         e.copy_(torch.where(now.isnan(), e, now))
         return used

@@ -94,8 +94,9 @@ class Layout:
         return self._hash
 
     @cached_property
-    def _hash(self) -> int:  # names and shapes of a large model are long, and layouts are looked up at every step
-        return hash((self.names, self.shapes))
+    def _hash(self) -> int:
+        """Kept: layouts are long, and looked up at every step. Of bytes: it may be pickled into another process."""
+        return zlib.crc32(repr((self.names, self.shapes)).encode())
 
     @cached_property
     def digest(self) -> int:
