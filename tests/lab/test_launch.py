@@ -32,7 +32,7 @@ def test_ctrl_c_while_ranks_start_stops_them_quietly(
     monkeypatch.setattr(_Rank, "start", start_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         launch.outcomes(_nothing, 2)
-    assert started
+    assert len(started) == 2
     assert all(rank.process.exitcode is not None for rank in started)
     deadline = time.monotonic() + 20
     while multiprocessing.active_children() and time.monotonic() < deadline:

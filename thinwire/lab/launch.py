@@ -14,9 +14,11 @@ import os
 import pickle
 import signal
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
@@ -81,19 +83,37 @@ def outcomes(
     context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
     with tempfile.TemporaryDirectory() as folder:
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before that is blocked
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children inherit it: Ctrl-C is ours
         ranks: list[_Rank] = []
         try:
-            try:
+            with _deaf():
                 for seat in _seats(workers, Path(folder), hosts):
                     ranks.append(_Rank.start(context, seat, program, args))
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C that waited is raised here
             _listen(ranks, time.monotonic() + timeout, grace, hear)
         finally:
             for rank in ranks:
                 rank.stop(Path(folder))
     return [rank.outcome for rank in ranks]
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: a start that is cut in half leaves pieces behind.
+
+    Processes that start in it inherit the mask, so that Ctrl-C is ours alone. The mask is this thread's, and others
+    may hear the signal, so it gets another handler too. Only the main thread may set one, and only it is interrupted.
+    """
+    heard: list[bool] = []
+    main = threading.current_thread() is threading.main_thread()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda *_: heard.append(True)) if main else None
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if main:
+            signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 @dataclass(frozen=True)
