@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
+
+from thinwire.lab.net.tools import call, check
 
 settings.register_profile("thinwire", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("thinwire")
@@ -14,3 +18,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def write_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--write-golden"))
+
+
+@pytest.fixture(scope="session")
+def root() -> None:
+    """Skip where this machine cannot have namespaces at all, and say why."""
+    probe = f"thinwire-probe-{os.getpid()}"
+    try:
+        check()
+        call("ip", "netns", "add", probe)
+    except OSError as error:
+        pytest.skip(str(error))
+    call("ip", "netns", "del", probe)

@@ -12,21 +12,9 @@ import pytest
 from thinwire.cli.app import main
 from thinwire.lab.bench_hosts import BASELINES
 from thinwire.lab.net import reaper
-from thinwire.lab.net.tools import call, check
 
 pytestmark = pytest.mark.xdist_group("processes")
 SHORT = ["bench", "step", "--hosts", "2", "--rate", "200mbit", "--params", "65536", "--repeats", "1"]
-
-
-@pytest.fixture
-def root() -> None:
-    probe = f"thinwire-probe-{os.getpid()}"
-    try:
-        check()
-        call("ip", "netns", "add", probe)
-    except OSError as error:
-        pytest.skip(str(error))
-    call("ip", "netns", "del", probe)
 
 
 def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,33 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from interrupt import ctrl_c
 
 from thinwire.cli.app import main
 from thinwire.lab.net import reaper
-from thinwire.lab.net.tools import call, check
 from thinwire.lab.race import TESTS
 
 pytestmark = pytest.mark.xdist_group("processes")
 SHORT = ["race", "--hosts", "2", "--rate", "2gbit", "--target", "0.3", "--steps", "20", "--seeds", "1"]
 TWO = ["--method", "ddp", "--method", "ef-signsgd"]
-
-
-@pytest.fixture
-def root() -> None:
-    probe = f"thinwire-probe-{os.getpid()}"
-    try:
-        check()
-        call("ip", "netns", "add", probe)
-    except OSError as error:
-        pytest.skip(str(error))
-    call("ip", "netns", "del", probe)
 
 
 def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -124,15 +109,5 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_is_quiet_and_leaves_no_host(root: None) -> None:
-    command = [sys.executable, "-m", "thinwire.cli.app", *SHORT, *TWO, "--lr", "1e-9", "--steps", "100000"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as race:
-        time.sleep(8)
-        os.killpg(race.pid, signal.SIGINT)  # as a terminal does: to everybody
-        out, err = race.communicate(timeout=30)
-    assert race.returncode == 130, err
-    assert out == ""
-    assert "Traceback" not in err
-    mine = f"thinwire-{race.pid}-"
+    mine = f"thinwire-{ctrl_c([*SHORT, *TWO, '--lr', '1e-9', '--steps', '100000'], after=8)}-"
     assert not [path.name for path in reaper.NAMESPACES.iterdir() if path.name.startswith(mine)]

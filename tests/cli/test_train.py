@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from interrupt import ctrl_c
 
 from thinwire.cli.app import main
 
@@ -84,18 +83,9 @@ def test_bench_accuracy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 
 
 def test_ctrl_c_is_quiet_and_leaves_nobody(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "thinwire.cli.app", "demo", "--epochs", "500", "--out", str(tmp_path / "x.html")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as demo:
-        time.sleep(6)
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to everybody
-        out, err = demo.communicate(timeout=30)
-    assert demo.returncode == 130, err
-    assert out == ""
-    assert "Traceback" not in err
+    demo = ctrl_c(["demo", "--epochs", "500", "--out", str(tmp_path / "x.html")], after=6)
     time.sleep(1)
-    assert not [pid for pid in _group(demo.pid) if _state(pid) != "Z"]  # nobody may be there to bury the dead
+    assert not [pid for pid in _group(demo) if _state(pid) != "Z"]  # nobody may be there to bury the dead
 
 
 def _group(number: int) -> list[int]:

@@ -22,7 +22,7 @@ from thinwire.lab.net import Network, network, reaper
 from thinwire.lab.net.inside import enter
 from thinwire.lab.net.rates import bits_per_second, seconds
 from thinwire.lab.net.shaping import transmitted
-from thinwire.lab.net.tools import call, check
+from thinwire.lab.net.tools import call
 
 pytestmark = pytest.mark.xdist_group("processes")
 OWNER = """
@@ -33,18 +33,6 @@ with Network(2, "1gbit") as network:
     print(network.lab, network._guardian.pid, inside.pid, flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def root() -> None:
-    """Skip where this machine cannot have namespaces at all."""
-    probe = f"thinwire-probe-{os.getpid()}"
-    try:
-        check()
-        call("ip", "netns", "add", probe)
-    except OSError as error:
-        pytest.skip(str(error))
-    call("ip", "netns", "del", probe)
 
 
 @pytest.fixture

@@ -207,15 +207,6 @@ def test_recorded_rows_are_whole() -> None:
         assert tried == set(TURNED)
 
 
-def test_page_is_that_of_the_rows() -> None:
-    text, page = PAGE.read_text(), get("deepsqueeze").page(read(DATA))
-    assert set(page) == set(get("deepsqueeze").sections)
-    for section, made in page.items():
-        assert f"<!-- table: deepsqueeze-{section} -->\n\n{made}\n\n<!-- end -->" in text, "run `make figures`"
-    assert PAGE.with_suffix(".png").stat().st_size > 10_000
-    assert "](deepsqueeze.png)" in text
-
-
 def test_float32_mixes_by_one() -> None:
     exchange = d_psgd().exchange
     assert isinstance(exchange, Mix)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -15,10 +11,8 @@ from thinwire.compressors import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.types import Context, Key, Layout
 from thinwire.exchange.all_gather import AllGather
-from thinwire.lab import figures
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce import Reproduction, Settings
-from thinwire.lab.reproduce.base import read
 from thinwire.lab.reproduce.ecq_fig2 import EcqFig2
 from thinwire.lab.reproduce.qsgd import QsgdPaper
 from thinwire.lab.reproduce.qsgd_facts import facts, sparse_limit
@@ -126,19 +120,3 @@ def test_qsgd_in_small() -> None:
 def test_bad_settings(made: Reproduction, settings: Settings, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made.check(settings)
-
-
-@pytest.mark.parametrize("made", MADE, ids=lambda made: made.name)
-def test_page_is_that_of_the_rows(made: Reproduction, tmp_path: Path) -> None:
-    rows = read(figures.ROOT / "benchmarks" / "data" / f"{made.name}.csv")
-    page = figures.ROOT / "docs" / "papers" / f"{made.name}.md"
-    text, sections = page.read_text(), made.page(rows)
-    assert set(sections) == set(made.sections)
-    for section, told in sections.items():
-        assert f"<!-- table: {made.name}-{section} -->\n\n{told}\n\n<!-- end -->" in text, "run `make figures`"
-    assert f"]({made.name}.png)" in text
-    assert page.with_suffix(".png").stat().st_size > 10_000
-    made.plot(rows, tmp_path / "plot.svg")
-    assert "<svg" in (tmp_path / "plot.svg").read_text()
-    assert "NaN" not in json.dumps(made.summary(rows))
-    assert all(math.isfinite(value) for row in made.summary(rows) for value in row.values() if type(value) is float)

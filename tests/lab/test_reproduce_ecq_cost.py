@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from thinwire.cli.app import main
 from thinwire.lab import figures
-from thinwire.lab.net.tools import call, check
 from thinwire.lab.records import FACTS, Row
 from thinwire.lab.reproduce import Reproduction, Settings
 from thinwire.lab.reproduce.base import read
@@ -29,18 +22,6 @@ SMALL = EcqFig3(Job(features=400, samples=2_000, tests=400, batch=64, steps=60, 
 
 def quiet(*_: object) -> None:
     """For runs that nobody watches."""
-
-
-@pytest.fixture
-def root() -> None:
-    """Skip where this machine cannot have namespaces at all."""
-    probe = f"thinwire-probe-{os.getpid()}"
-    try:
-        check()
-        call("ip", "netns", "add", probe)
-    except OSError as error:
-        pytest.skip(str(error))
-    call("ip", "netns", "del", probe)
 
 
 def test_traffic_in_small() -> None:
@@ -127,29 +108,3 @@ def test_no_root_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_bad_settings(made: Reproduction, settings: Settings, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made.check(settings)
-
-
-@pytest.mark.parametrize("made", MADE, ids=lambda made: made.name)
-def test_page_is_that_of_the_rows(made: Reproduction, tmp_path: Path) -> None:
-    rows, page = read(DATA / f"{made.name}.csv"), PAPERS / f"{made.name}.md"
-    text, sections = page.read_text(), made.page(rows)
-    assert set(sections) == set(made.sections)
-    for section, told in sections.items():
-        assert f"<!-- table: {made.name}-{section} -->\n\n{told}\n\n<!-- end -->" in text, "run `make figures`"
-    assert f"]({made.name}.png)" in text
-    assert page.with_suffix(".png").stat().st_size > 10_000
-    made.plot(rows, tmp_path / "plot.svg")
-    assert "<svg" in (tmp_path / "plot.svg").read_text()
-    assert all(trend.holds is not None for trend in made.trends(rows))
-    means = made.summary(rows)
-    assert "NaN" not in json.dumps(means)
-    assert {row["seeds"] for row in means} == {3}
-    assert all(math.isfinite(value) for row in means for value in row.values() if type(value) is float)
-
-
-def test_seeds_differ_and_repeat(root: None) -> None:
-    one = replace(SMALL, job=replace(SMALL.job, steps=10))
-    rows = one.run(Settings(seeds=2, methods=("ECQ-SGD-16",)), quiet)
-    assert rows[0]["loss"] != rows[1]["loss"]
-    again = one.run(Settings(seeds=1, methods=("ECQ-SGD-16",)), quiet)
-    assert again[0]["loss"] == rows[0]["loss"]

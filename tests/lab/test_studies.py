@@ -24,15 +24,6 @@ DATA, PAPERS = figures.ROOT / "benchmarks" / "data", figures.ROOT / "docs" / "pa
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_page_is_that_of_the_rows(name: str) -> None:
-    rows, text = read(DATA / f"{name}.csv"), (PAPERS / f"{name}.md").read_text()
-    for section, made in STUDIES[name].page(rows).items():
-        assert f"<!-- table: {name}-{section} -->\n\n{made}\n\n<!-- end -->" in text, "run `make figures`"
-    assert f"]({name}.png)" in text
-    assert (PAPERS / f"{name}.png").stat().st_size > 5_000
-
-
-@pytest.mark.parametrize("name", STUDIES)
 def test_recorded_rows_are_whole(name: str) -> None:
     study, rows = STUDIES[name], read(DATA / f"{name}.csv")
     for case, methods in study.cases.items():

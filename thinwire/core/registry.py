@@ -103,8 +103,11 @@ def _value(text: str) -> Any:
     if text.startswith("(") and text.endswith(")"):
         return text[1:-1]
     words = {"true": True, "false": False, "none": None}
-    if text in words:
-        return words[text]
+    return words[text] if text in words else number(text)
+
+
+def number(text: str) -> int | float | str:
+    """The number that a word is, or the word."""
     for kind in (int, float):
         try:
             return kind(text)

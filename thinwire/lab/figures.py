@@ -20,7 +20,7 @@ from thinwire.lab.reproduce.base import read
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
-HOSTS = "thinwire bench step --hosts 4 --rate 100mbit --budget 12` and `--rate 1gbit"
+HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
 RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s"}
 RIVALS = {
     "no communication": "no communication",
@@ -128,7 +128,7 @@ def hosts(data: Path) -> str:
         for r in rows
     ]
     head = ["rate", "method", "step ms", "20% to 80%", "bits sent a parameter", "wire bound ms", "its share"]
-    return table([*head, "processors ms", "faster than DDP"], body, left=2) + where(rows[0], HOSTS)
+    return table([*head, "processors ms", "faster than DDP"], body, left=2) + _on_hosts(rows)
 
 
 def speedup(data: Path) -> str:
@@ -150,7 +150,13 @@ def speedup(data: Path) -> str:
         "bits sent a parameter",
         *(cell for rate in reversed(rates) for cell in (RATES[rate], "faster")),
     ]
-    return table(head, body) + where(rows[0], HOSTS)
+    return table(head, body) + _on_hosts(rows)
+
+
+def _on_hosts(rows: Rows) -> str:
+    """Where, and the command with every method."""
+    methods = (name for name in dict.fromkeys(r["method"] for r in rows) if name not in RIVALS)
+    return where(rows[0], HOSTS.format("".join(f" --method {name}" for name in methods)))
 
 
 def _contestant(name: str) -> str:

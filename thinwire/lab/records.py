@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import thinwire
+from thinwire.core.registry import number
 
 Row = dict[str, Any]
 FACTS = ("date", "device", "cores", "python", "torch", "thinwire", "commit")  # columns of every CSV file
@@ -73,14 +74,7 @@ def value(text: str) -> Any:
     (4, 0.5, True, None, 'sgd')
     """
     words: dict[str, Any] = {"": None, "True": True, "False": False}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return words[text] if text in words else number(text)
 
 
 def quantiles(times: Sequence[float]) -> tuple[float, float, float]:

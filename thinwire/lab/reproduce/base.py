@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from thinwire.core.registry import suggest
 from thinwire.lab import records
 from thinwire.lab.records import Row
 
@@ -75,6 +76,13 @@ class Reproduction(ABC):
     @abstractmethod
     def page(self, rows: Sequence[Row]) -> dict[str, str]:
         """Every section in Markdown, from rows that were kept: each with its machine."""
+
+
+def check_methods(wanted: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a method that the reproduction does not have."""
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"unknown method '{name}'{suggest(name, known)}")
 
 
 def keep(path: Path, rows: Sequence[Row]) -> None:

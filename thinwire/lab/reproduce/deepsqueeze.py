@@ -27,10 +27,10 @@ from typing import ClassVar, final
 import thinwire as tw
 from thinwire.core.registry import suggest
 from thinwire.exchange.mix import Mix
-from thinwire.lab import tasks
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce import deepsqueeze_plot, deepsqueeze_tables
-from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
+from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend, check_methods
+from thinwire.lab.reproduce.on_images import filled, task_of
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.ring import FIELDS, SPLITS, WORKERS, Run, train
 
@@ -82,17 +82,12 @@ class DeepSqueeze(Reproduction):
 
     def check(self, settings: Settings) -> Settings:
         """Task, split, numbers and methods; epochs and seeds are filled in."""
-        task = tasks.get(settings.task)
-        if task.name not in EPOCHS:
-            raise ValueError(f"deepsqueeze trains on images, not on {task.name}; write --task {' or '.join(EPOCHS)}")
-        epochs = EPOCHS[task.name] if settings.epochs is None else settings.epochs
-        seeds = SEEDS[task.name] if settings.seeds is None else settings.seeds
+        task = task_of(self.name, settings, EPOCHS)
         if settings.split not in SPLITS:
             raise ValueError(f"unknown split '{settings.split}'{suggest(settings.split, SPLITS)}")
-        if epochs < 1 or seeds < 1 or settings.jobs < 1:
-            raise ValueError("epochs, seeds and jobs are positive numbers; write --epochs 20 --seeds 3 --jobs 2")
+        made = filled(settings, task, EPOCHS[task.name], SEEDS[task.name])
         _cells(settings.methods)
-        return replace(settings, epochs=epochs, seeds=seeds, data=task.locate(settings.data))
+        return made
 
     def run(self, settings: Settings, say: Say) -> list[Row]:
         """The rates of every cell, then its seeds at the best of them, then other etas."""
@@ -133,9 +128,7 @@ def _cells(wanted: Sequence[str]) -> list[Cell]:
     every = [Cell("d-psgd")]
     every += [Cell(method, *pair) for method, some in COMPRESSORS.items() for pair in some.items()]
     known = [name for cell in every for name in (cell.method, cell.id)]
-    for name in wanted:
-        if name not in known:
-            raise ValueError(f"unknown method '{name}'{suggest(name, known)}")
+    check_methods(wanted, known)
     return [cell for cell in every if not wanted or cell.method in wanted or cell.id in wanted]
 
 

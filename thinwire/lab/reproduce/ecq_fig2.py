@@ -31,11 +31,10 @@ from thinwire.compressors.identity import Identity
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.payload import HEADER
-from thinwire.core.registry import suggest
 from thinwire.core.types import Layout
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
-from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
+from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend, check_methods
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.statements import statements
 from thinwire.lab.reproduce.team import Team
@@ -80,9 +79,7 @@ class EcqFig2(Reproduction):
         """Methods and numbers; data and length are the reproduction's own."""
         if settings.epochs is not None or settings.data is not None or (settings.task, settings.split) != OWN:
             raise ValueError("ecq-fig2 draws its own samples; leave --task, --split, --epochs and --data out")
-        for name in settings.methods:
-            if name not in WAYS:
-                raise ValueError(f"unknown method '{name}'{suggest(name, WAYS)}")
+        check_methods(settings.methods, WAYS)
         seeds = 3 if settings.seeds is None else settings.seeds
         if seeds < 1 or settings.jobs < 1:
             raise ValueError("seeds and jobs are positive numbers; write --seeds 3 --jobs 2")

@@ -19,12 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, final
 
-from thinwire.core.registry import suggest
 from thinwire.lab.launch import launch
 from thinwire.lab.markdown import table, where
 from thinwire.lab.net import Network, tools
 from thinwire.lab.records import Row
-from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
+from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend, check_methods
 from thinwire.lab.reproduce.statements import statements
 from thinwire.lab.reproduce.syn_20k import STAGES, Job, descend
 
@@ -59,9 +58,7 @@ class EcqFig3(Reproduction):
         """Methods and numbers; data and length are the reproduction's own."""
         if settings.epochs is not None or settings.data is not None or (settings.task, settings.split) != OWN:
             raise ValueError("ecq-fig3 draws its own samples; leave --task, --split, --epochs and --data out")
-        for name in settings.methods:
-            if name not in WAYS:
-                raise ValueError(f"unknown method '{name}'{suggest(name, WAYS)}")
+        check_methods(settings.methods, WAYS)
         seeds = 3 if settings.seeds is None else settings.seeds
         if seeds < 1:
             raise ValueError("seeds is a positive number; write --seeds 3")

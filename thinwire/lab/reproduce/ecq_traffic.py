@@ -17,7 +17,7 @@ Fashion-MNIST with seed 0. Codes are rANS in place of Huffman's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, final
@@ -27,13 +27,10 @@ from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.terngrad import TernGrad
 from thinwire.core.channel import Channel
-from thinwire.core.registry import suggest
-from thinwire.lab import tasks
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
-from thinwire.lab.reproduce.one_model import FLOAT, WORKERS, Run, train
-from thinwire.lab.reproduce.parallel import each
+from thinwire.lab.reproduce.one_model import FLOAT, WORKERS, check, every
 from thinwire.lab.reproduce.statements import statements
 from thinwire.memory.error_feedback import ErrorFeedback
 
@@ -77,35 +74,17 @@ class EcqTraffic(Reproduction):
 
     def check(self, settings: Settings) -> Settings:
         """Task, numbers and methods; epochs and seeds are filled in."""
-        task = tasks.get(settings.task)
-        if task.name not in EPOCHS:
-            raise ValueError(f"ecq-traffic trains on images, not on {task.name}; write --task {' or '.join(EPOCHS)}")
-        if settings.split != "iid":
-            raise ValueError("ecq-traffic deals its images at random; leave --split out")
-        for name in settings.methods:
-            if name not in CHANNELS:
-                raise ValueError(f"unknown method '{name}'{suggest(name, CHANNELS)}")
-        epochs = EPOCHS[task.name] if settings.epochs is None else settings.epochs
-        seeds = 3 if settings.seeds is None else settings.seeds
-        if epochs < 1 or seeds < 1 or settings.jobs < 1:
-            raise ValueError("epochs, seeds and jobs are positive numbers; write --epochs 20 --seeds 3 --jobs 2")
-        return replace(settings, epochs=epochs, seeds=seeds, data=task.locate(settings.data))
+        return check(self.name, settings, EPOCHS, CHANNELS)
 
     def run(self, settings: Settings, say: Say) -> list[Row]:
         """Every method with every seed."""
         s = self.check(settings)
-        assert s.epochs is not None
-        assert s.seeds is not None
-        names = [name for name in CHANNELS if not s.methods or name in s.methods]
-        plans = [
-            (name, Run(s.task, CHANNELS[name], seed, s.epochs, s.data)) for name in names for seed in range(s.seeds)
-        ]
         rows: list[Row] = []
-        done = each(train, [run for _, run in plans], s.jobs)
-        for number, ((name, run), row) in enumerate(zip(plans, done, strict=True), 1):
+        count, runs = every(s, CHANNELS)
+        for number, (name, run, row) in enumerate(runs, 1):
             head: Row = {"task": s.task, "split": s.split, "method": name, "seed": run.seed, "epochs": run.epochs}
             rows.append({**head, **row})
-            say(number, len(plans), name)
+            say(number, count, name)
         return rows
 
     def summary(self, rows: Sequence[Row]) -> list[Row]:

@@ -9,6 +9,7 @@ worker and step, and are compressed; bits are those of whole messages, header an
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,9 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel
 from thinwire.lab import tasks
 from thinwire.lab.records import Row
+from thinwire.lab.reproduce.base import Settings, check_methods
+from thinwire.lab.reproduce.on_images import filled, task_of
+from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.ring import accuracy, gradients
 from thinwire.lab.reproduce.team import Team
 from thinwire.lab.residual import Residual
@@ -39,6 +43,25 @@ class Run:
     seed: int
     epochs: int
     data: Path | None = None
+
+
+def check(name: str, settings: Settings, epochs: Mapping[str, int], channels: Mapping[str, Channel]) -> Settings:
+    """Task, numbers and methods of the reproduction `name`; epochs and seeds are filled in."""
+    task = task_of(name, settings, epochs)
+    if settings.split != "iid":
+        raise ValueError(f"{name} deals its images at random; leave --split out")
+    check_methods(settings.methods, channels)
+    return filled(settings, task, epochs[task.name], 3)
+
+
+def every(s: Settings, channels: Mapping[str, Channel]) -> tuple[int, Iterator[tuple[str, Run, Row]]]:
+    """How many runs the checked settings ask for; each with the name of its channel and its row, as it ends."""
+    assert s.epochs is not None
+    assert s.seeds is not None
+    chosen = {name: channel for name, channel in channels.items() if not s.methods or name in s.methods}
+    names = [name for name in chosen for _ in range(s.seeds)]
+    runs = [Run(s.task, c, seed, s.epochs, s.data) for c in chosen.values() for seed in range(s.seeds)]
+    return len(runs), zip(names, runs, each(train, runs, s.jobs), strict=True)
 
 
 def elements() -> int:

@@ -14,19 +14,17 @@ those under 10,000 elements; bits count the sign; the link is computed, not meas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, final
 
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
-from thinwire.core.registry import suggest
-from thinwire.lab import tasks
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce import qsgd_page
 from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
-from thinwire.lab.reproduce.one_model import FLOAT, Run, train
+from thinwire.lab.reproduce.one_model import FLOAT, check, every
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.qsgd_facts import DRAWS, facts
 from thinwire.lab.reproduce.qsgd_share import shares
@@ -62,40 +60,24 @@ class QsgdPaper(Reproduction):
 
     def check(self, settings: Settings) -> Settings:
         """Task, numbers and widths; epochs and seeds are filled in."""
-        task = tasks.get(settings.task)
-        if task.name not in EPOCHS:
-            raise ValueError(f"qsgd trains on images, not on {task.name}; write --task {' or '.join(EPOCHS)}")
-        if settings.split != "iid":
-            raise ValueError("qsgd deals its images at random; leave --split out")
-        for name in settings.methods:
-            if name not in CHANNELS:
-                raise ValueError(f"unknown method '{name}'{suggest(name, CHANNELS)}")
-        epochs = EPOCHS[task.name] if settings.epochs is None else settings.epochs
-        seeds = 3 if settings.seeds is None else settings.seeds
-        if epochs < 1 or seeds < 1 or settings.jobs < 1:
-            raise ValueError("epochs, seeds and jobs are positive numbers; write --epochs 20 --seeds 3 --jobs 2")
-        return replace(settings, epochs=epochs, seeds=seeds, data=task.locate(settings.data))
+        return check(self.name, settings, EPOCHS, CHANNELS)
 
     def run(self, settings: Settings, say: Say) -> list[Row]:
         """One row a run, a fact and a time."""
         s = self.check(settings)
-        assert s.epochs is not None
-        assert s.seeds is not None
         channels = {name: c for name, c in CHANNELS.items() if not s.methods or name in s.methods}
-        plans = [(n, Run(s.task, c, seed, s.epochs, s.data)) for n, c in channels.items() for seed in range(s.seeds)]
+        count, runs = every(s, channels)
         found = []
-        for number, ((name, run), row) in enumerate(
-            zip(plans, each(train, [run for _, run in plans], s.jobs), strict=True), 1
-        ):
+        for number, (name, run, row) in enumerate(runs, 1):
             head: Row = {"kind": "accuracy", "label": name, "seed": run.seed, "value": row["accuracy"]}
             found.append({**head, "limit": None, "bits_per_element": row["bits_per_element"]})
-            say(number, len(plans) + 2, f"{s.task}, {name}")
+            say(number, count + 2, f"{s.task}, {name}")
         times = next(each(lambda _: shares(s.task, channels, s.data), [None], 1))
-        say(len(plans) + 1, len(plans) + 2, "times")
+        say(count + 1, count + 2, "times")
         here: Row = {"task": s.task, "split": s.split, "epochs": s.epochs}
         there: Row = {"task": "vectors", "split": s.split, "epochs": 0}
         rows = [{**here, **row} for row in [*found, *times]] + [{**there, **row} for row in facts(self.draws)]
-        say(len(plans) + 2, len(plans) + 2, "vectors")
+        say(count + 2, count + 2, "vectors")
         return rows
 
     def summary(self, rows: Sequence[Row]) -> list[Row]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import ClassVar, TypeAlias, final
 
-from thinwire.core.registry import suggest
 from thinwire.lab import tasks
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
-from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend
+from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend, check_methods
 from thinwire.lab.reproduce.parallel import each
 
 Place: TypeAlias = tuple[str, str]
@@ -78,10 +77,7 @@ class Study(Reproduction):
         seeds = self.seeds if settings.seeds is None else settings.seeds
         if (epochs is not None and epochs < 1) or seeds < 1 or settings.jobs < 1:
             raise ValueError("epochs, seeds and jobs are positive numbers; write --epochs 12 --seeds 3 --jobs 2")
-        known = {method for methods in self.cases.values() for method in methods}
-        for method in settings.methods:
-            if method not in known:
-                raise ValueError(f"unknown method '{method}'{suggest(method, known)}")
+        check_methods(settings.methods, {method for methods in self.cases.values() for method in methods})
         if self.task == "digits":
             tasks.get(self.task).locate(None)
         return replace(settings, epochs=epochs, seeds=seeds)
