@@ -5,6 +5,10 @@ import os
 import pytest
 from hypothesis import settings
 
+# Two workers on two cores: torch's threads of one would wait, spinning, for those of the other. Before torch starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 from thinwire.lab.net.tools import call, check
 
 settings.register_profile("thinwire", deadline=None, derandomize=True, max_examples=30)

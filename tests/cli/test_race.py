@@ -11,8 +11,9 @@ import pytest
 from interrupt import ctrl_c
 
 from thinwire.cli.app import main
+from thinwire.lab.launch import Say
 from thinwire.lab.net import reaper
-from thinwire.lab.race import TESTS
+from thinwire.lab.race import TESTS, Ended, Run, lost
 
 pytestmark = pytest.mark.xdist_group("processes")
 SHORT = ["race", "--hosts", "2", "--rate", "2gbit", "--target", "0.3", "--steps", "20", "--seeds", "1"]
@@ -68,6 +69,18 @@ def test_tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         rows = list(csv.DictReader(file))
     assert [row["lr"] for row in rows] == ["0.05", "0.1"]
     assert {(row["rate"], row["bytes_sent"], row["seed"]) for row in rows} == {("", "", "100")}
+
+
+def test_a_race_that_is_stopped_leaves_the_runs_that_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(program: object, workers: int, some: list[Run], *, hear: Say, timeout: float) -> None:
+        hear(Ended(lost(some[0], workers)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("thinwire.cli.race.launch", stopped)
+    path = tmp_path / "steps.csv"
+    assert main(["race", "--tune", "--method", "sgd", "--save", str(path)]) == 130
+    with path.open() as file:
+        assert [row["lr"] for row in csv.DictReader(file)] == ["0.0125"]
 
 
 @pytest.mark.parametrize(

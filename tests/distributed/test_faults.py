@@ -91,7 +91,7 @@ def test_with_leave_the_survivors_go_on(method: str) -> None:
 
 def test_one_that_hangs_is_dropped_after_the_time_out() -> None:
     """The connection is open but silent: gloo gives up on the edge, and on that edge only."""
-    ended = endings(killed_one_of_eight, 4, "deepsqueeze", "stopped", timeout=80.0, grace=60.0)
+    ended = endings(killed_one_of_eight, 4, "deepsqueeze", "stopped", timeout=80.0, grace=15.0)
     for rank, end in enumerate(ended):
         if rank != VICTIM:
             assert VICTIM in heard(end)[4]  # type: ignore[operator]

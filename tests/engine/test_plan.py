@@ -47,13 +47,3 @@ def test_chunks_cover_a_bucket_at_tiles(numel: int, size: float) -> None:
 @pytest.mark.parametrize(("method", "size"), [("qsgd", MIN_SIZE), ("ef-signsgd", MIN_SIZE), ("majority-vote", 0)])
 def test_votes_carry_every_tensor(method: str, size: int) -> None:
     assert smallest(tw.METHODS.parse(method)) == size
-
-
-def test_buckets_are_an_eighth_of_the_model_from_1_to_12_mb() -> None:
-    def sizes(layers: int, numel: int) -> list[int]:
-        items = [Item(f"{i}", (numel,), CPU) for i in range(layers)]
-        return [p.layout.numel for p in make_plan(items, "", bucket_mb=None, min_size=0, exclude=()).parcels]
-
-    assert sizes(32, 1 << 18) == [4 << 18] * 8  # 32 MB
-    assert sizes(4, 1 << 15) == [4 << 15]  # half a MB
-    assert sizes(64, 1 << 20) == [3 << 20] * 21 + [1 << 20]  # 256 MB

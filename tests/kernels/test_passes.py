@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from thinwire import BitPack, Key, Layout, kernels
 from thinwire.compressors import Qsgd
 from thinwire.core.errors import PayloadError
-from thinwire.kernels import Blocks, Kind, Norm, Quant, planar
-from thinwire.kernels.spec import packed_bytes
+from thinwire.kernels import Blocks, Kind, Norm, Quant, dispatch, planar
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, packed_bytes
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -60,6 +60,28 @@ def test_crc32c_of_long_and_threaded_input_continues() -> None:
         pieces = crc(data[start : start + 100_003], pieces)
     assert crc(data) == pieces
     assert crc(data[:30_000]) == kernels.get("reference").crc32c(data[:30_000])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("flags", [0, CHECKED])
+def test_seals(tier: str, flags: int) -> None:
+    """The checksum is that of the bytes, also where the end of the body is known by its remainder alone."""
+    header = bytes([*range(FLAGS), flags, *range(FLAGS + 1, COVERED)])
+    body = torch.arange(100, dtype=torch.uint8)
+    covered = torch.cat((torch.frombuffer(bytearray(header), dtype=torch.uint8), body[: 100 * flags]))
+    crc = kernels.get(tier).crc32c
+    remainder = crc(body[40:]) ^ crc(torch.zeros(60, dtype=torch.uint8))
+    for tail in ((), (60, remainder)):
+        data = torch.cat((torch.empty(HEADER, dtype=torch.uint8), body))
+        kernels.get(tier).seal(data, header, *tail)
+        assert data[:COVERED].numpy().tobytes() == header
+        assert int.from_bytes(data[COVERED:HEADER].numpy().tobytes(), "little") == crc(covered)
+        assert kernels.get("reference").sealed(data)
+        assert kernels.get(tier).sealed(data)
+        data[-1] += 1
+        assert kernels.get(tier).sealed(data) == (flags == 0)
+        data[0] += 1
+        assert not kernels.get(tier).sealed(data)
 
 
 KINDS = {
@@ -174,6 +196,8 @@ def test_threads_do_not_change_the_bits() -> None:
 def test_the_environment_and_force_choose_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1)
     assert kernels.select(x).name == kernels.get("cpu").name
+    asked = dispatch._asked
+    monkeypatch.setattr(dispatch, "_asked", asked.__wrapped__)  # which is asked once otherwise
     monkeypatch.setenv("THINWIRE_KERNELS", "reference")
     assert kernels.select(x).name == "reference"
     with kernels.force("cpu-portable"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from thinwire.lab import race_table, records
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
 from thinwire.lab.net.tools import check as can_build
-from thinwire.lab.race import NAMES, News, Run, check, lost, runs
+from thinwire.lab.race import NAMES, Ended, News, Run, check, lost, runs
 from thinwire.lab.race import race as program
 from thinwire.lab.race_courses import COURSES
 from thinwire.lab.race_steps import GRID, SEED, best
@@ -30,6 +30,7 @@ from thinwire.topology.plot import check_plot
 
 TIMEOUT = 3600.0  # seconds for one run
 NOT_FINITE = "the model is not finite"  # what the engine says
+File = Callable[[Row], None]
 
 
 def race(
@@ -82,11 +83,17 @@ def race(
     lrs = GRID if tune else None if lr is None else [lr]
     every = runs(task, chosen, numbers, None if tune else rate, lrs=lrs, target=target, most=steps, data=data)
     reserve(save, curves, plot, out)
-    rows = _tuned(every, hosts) if tune else _raced(every, hosts, rate)
-    for path, kept in ((save, without_curves(rows)), (curves, points(rows))):
+
+    def file(row: Row) -> None:
+        """Run by run, so that a race that is stopped leaves what it measured."""
+        for path, kept in ((save, without_curves([row])), (curves, points([row]))):
+            if path is not None:
+                keep(path, kept)
+
+    rows = _tuned(every, hosts, file) if tune else _raced(every, hosts, rate, file)
+    for path in (save, curves):
         if path is not None:
-            keep(path, kept)
-            errors.print(f"{len(kept)} rows written to {path}", soft_wrap=True)
+            errors.print(f"{len(rows)} runs are in {path}", soft_wrap=True)
     if plot is not None:
         race_table.plot(rows, plot)
         errors.print(f"plot written to {plot}", soft_wrap=True)
@@ -99,7 +106,7 @@ def race(
         _show(rows, as_json=as_json)
 
 
-def _raced(every: Sequence[Run], hosts: int, rate: str) -> list[Row]:
+def _raced(every: Sequence[Run], hosts: int, rate: str, file: File) -> list[Row]:
     network = Network(hosts, rate)
     try:
         can_build()
@@ -108,39 +115,40 @@ def _raced(every: Sequence[Run], hosts: int, rate: str) -> list[Row]:
             "the hosts of a race are network namespaces, and that needs root; write sudo thinwire race --task "
             f"{every[0].task}"
         ) from error
-    with network, _line(every) as hear:
+    with network, _line(every, file) as hear:
         rows: list[Row] = launch(program, hosts, every, timeout=TIMEOUT * len(every), hear=hear, hosts=network)[0]
     return rows
 
 
-def _tuned(every: Sequence[Run], workers: int) -> list[Row]:
+def _tuned(every: Sequence[Run], workers: int, file: File) -> list[Row]:
     """Contestant by contestant. A model that gossips and is no longer finite ends its processes, and loses."""
     rows: list[Row] = []
     for _, group in groupby(every, key=lambda run: run.method):
         some = list(group)
         try:
-            rows += _tried(some, workers)
+            rows += _tried(some, workers, file)
         except RuntimeError as error:
             if NOT_FINITE not in str(error):
                 raise
             for run in some:
-                rows += _tried_alone(run, workers)
+                rows += _tried_alone(run, workers, file)
     return rows
 
 
-def _tried(some: Sequence[Run], workers: int) -> list[Row]:
-    with _line(some) as hear:
+def _tried(some: Sequence[Run], workers: int, file: File) -> list[Row]:
+    with _line(some, file) as hear:
         rows: list[Row] = launch(program, workers, some, timeout=TIMEOUT * len(some), hear=hear)[0]
     return rows
 
 
-def _tried_alone(run: Run, workers: int) -> list[Row]:
+def _tried_alone(run: Run, workers: int, file: File) -> list[Row]:
     try:
-        return _tried([run], workers)
+        return _tried([run], workers, file)
     except RuntimeError as error:
         if NOT_FINITE not in str(error):
             raise
-        return [lost(run, workers)]
+        file(row := lost(run, workers))
+        return [row]
 
 
 def _show(rows: Sequence[Row], *, as_json: bool) -> None:
@@ -170,13 +178,16 @@ def _show_tuned(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 @contextmanager
-def _line(every: Sequence[Run]) -> Iterator[Say]:
-    """A line on standard error: which run, and how far it is."""
+def _line(every: Sequence[Run], file: File) -> Iterator[Say]:
+    """A line on standard error: which run, and how far it is. Rows are filed as they come."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:
         line = progress.add_task("starting")
 
-        def hear(news: News) -> None:
+        def hear(news: News | Ended) -> None:
+            if isinstance(news, Ended):
+                file(news.row)
+                return
             run = every[news.run]
             progress.update(
                 line,

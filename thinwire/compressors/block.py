@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -36,6 +36,12 @@ class KernelCompressor(FusedCompressor):
     @abstractmethod
     def blocks(self, layout: Layout) -> Blocks:
         """Which elements share a scale."""
+
+    @final
+    @cached_property
+    def plans(self) -> dict[Layout, _Plan]:
+        """What is done with each layout that came by; kept here, since a look-up by all settings is slow."""
+        return {}
 
     @final
     def side_bytes(self, layout: Layout) -> int:
@@ -107,18 +113,21 @@ class _Plan:
         return body[: self.side].view(torch.float32), body[self.side :]
 
 
-@lru_cache(maxsize=4096)
 def _plan(compressor: KernelCompressor, layout: Layout) -> _Plan:
-    quant, blocks = compressor.quant, compressor.blocks(layout)
-    side = 4 * quant.scales * blocks.count
-    return _Plan(quant, replace(quant, width=8), blocks, side, side + quant.code_bytes(layout.numel))
+    found = compressor.plans.get(layout)
+    if found is None:
+        quant, blocks = compressor.quant, compressor.blocks(layout)
+        side = 4 * quant.scales * blocks.count
+        found = _Plan(quant, replace(quant, width=8), blocks, side, side + quant.code_bytes(layout.numel))
+        compressor.plans[layout] = found
+    return found
 
 
 class BlockQuantiser(KernelCompressor, FeedbackSymbols):
     """A kernel compressor with scales and fields of at most 8 bits: its symbols can be coded, its scales shared."""
 
     @final
-    @property
+    @cached_property
     def width(self) -> int:
         """Bits of a field."""
         return self.quant.width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -72,6 +72,13 @@ class Compressor(Config, ABC):
         now = e * beta + (wide - sent)
         e.copy_(torch.where(now.isnan(), e, now))
         return used
+
+    @final
+    @cached_property
+    def digest(self) -> int:
+        """32 bits that differ between compressors and settings."""
+        text = torch.frombuffer(bytearray(self.to_json().encode()), dtype=torch.uint8)
+        return kernels.get("cpu").crc32c(text)
 
     @final
     def encode(self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, crc: bool = True) -> Payload:
@@ -196,15 +203,9 @@ def encode_with_feedback(
     return payload.trim(used).seal(scheme(compressor, layout), key, crc=crc)
 
 
-@lru_cache(maxsize=1024)
-def _digest(compressor: Compressor) -> int:
-    text = torch.frombuffer(bytearray(compressor.to_json().encode()), dtype=torch.uint8)
-    return kernels.get("cpu").crc32c(text)
-
-
 def scheme(compressor: Compressor, layout: Layout) -> int:
     """A 32-bit name of the compressor, all its settings and the shapes it was used on, carried in the header."""
-    return (_digest(compressor) + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
+    return (compressor.digest + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
 
 
 def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:

@@ -25,16 +25,15 @@ class Overlap(Config):
 
     Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
-    Without `bucket_mb` a bucket is an eighth of the model, from 1 to 12 MB.
     """
 
     name: ClassVar[str] = "overlap"
-    bucket_mb: float | None = None
-    chunk_mb: float = 12.0
+    bucket_mb: float = 16.0
+    chunk_mb: float = 16.0
     in_flight: int = 5
 
     def __post_init__(self) -> None:
-        if (self.bucket_mb is not None and self.bucket_mb <= 0) or self.chunk_mb <= 0 or self.in_flight < 1:
+        if self.bucket_mb <= 0 or self.chunk_mb <= 0 or self.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"

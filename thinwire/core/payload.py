@@ -11,6 +11,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.errors import PayloadError
+from thinwire.kernels.spec import CHECKED, COVERED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 MAGIC = b"thin"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
-CHECKED = 1  # flag: the checksum covers the body, not only the header
-COVERED = HEADER.size - 4  # header bytes under the checksum
 BODY_BYTES = 7  # which field of the header
 
 
@@ -80,12 +79,14 @@ class Payload:
     def seal(self, scheme: int, key: Key, *, crc: bool = True, tail: Tail | None = None) -> Payload:
         """Write the header and the checksum, in place; a `tail` is not read again."""
         flags = CHECKED if crc else 0
-        size = self.body.numel()
+        size = self.data.numel() - HEADER.size
         header = HEADER.pack(
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
-        check = _checksum(header, self.body if crc else None, tail)
-        _put(self.data, header + struct.pack("<I", check))
+        data = self.data if self.data.is_cpu else self.data.cpu()
+        kernels.get("cpu").seal(data, header, *(tail or ()))
+        if data is not self.data:
+            self.data[: HEADER.size].copy_(data[: HEADER.size])
         return self
 
     def open(self, scheme: int, *, key: Key | None = None) -> Header:
@@ -98,14 +99,14 @@ class Payload:
         if data.numel() < HEADER.size:
             raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
         raw = _get(data, HEADER.size)
-        magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, check = HEADER.unpack(raw)
+        magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, _ = HEADER.unpack(raw)
         if magic != MAGIC:
             raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
         if version != VERSION:
             raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
         if body_bytes != data.numel() - HEADER.size:
             raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
-        if flags & ~CHECKED or zero or check != _checksum(raw[:COVERED], self.body if flags & CHECKED else None):
+        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(data if data.is_cpu else data.cpu()):
             raise PayloadError("the checksum does not match: the payload was damaged on its way")
         if made_by != scheme:
             raise PayloadError(
@@ -119,25 +120,6 @@ class Payload:
         return Header(rank, step, bucket, hop)
 
 
-def _put(data: Tensor, first: bytes) -> None:
-    """Write the first bytes."""
-    if data.is_cpu:  # many times a step: no tensors for 32 bytes
-        ctypes.memmove(data.data_ptr(), first, len(first))
-    else:
-        data[: len(first)].copy_(torch.frombuffer(bytearray(first), dtype=torch.uint8))
-
-
 def _get(data: Tensor, n: int) -> bytes:
-    """Read the first bytes."""
+    """Read the first bytes; many times a step, so without a tensor."""
     return ctypes.string_at(data.data_ptr(), n) if data.is_cpu else data[:n].cpu().numpy().tobytes()
-
-
-def _checksum(header: bytes, body: Tensor | None, tail: Tail | None = None) -> int:
-    tier = kernels.get("cpu")
-    check = tier.crc32c(header)
-    if body is None:
-        return check
-    if tail is None:
-        return tier.crc32c(body.cpu(), check)
-    check = tier.crc32c(body[: body.numel() - tail.nbytes].cpu(), check)
-    return tier.join_crc32c(check, tail.remainder, tail.nbytes)

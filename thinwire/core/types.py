@@ -43,6 +43,12 @@ class Key:
     offset: int = 0  # first element, a multiple of 512; for buckets sent in chunks
 
     def __post_init__(self) -> None:
+        small = 0 <= self.rank < 1 << 24 and 0 <= self.hop < 1 << 8
+        words = 0 <= self.step < 1 << 32 and 0 <= self.bucket < 1 << 32 and 0 <= self.seed < 1 << 64
+        if not (small and words and 0 <= self.offset < 1 << 35 and self.offset % 512 == 0):
+            self._refuse()  # apart from the above: keys are made many times a step
+
+    def _refuse(self) -> None:
         for value, (name, limit) in zip(
             (self.seed, self.step, self.rank, self.bucket, self.hop, self.offset), LIMITS.items(), strict=True
         ):
@@ -50,8 +56,7 @@ class Key:
                 raise ValueError(
                     f"Key({name}={value}) is out of range; write 0 <= {name} < 2^{limit.bit_length() - 1}"
                 )
-        if self.offset % 512:
-            raise ValueError(f"Key(offset={self.offset}) must be a multiple of 512, the size of a tile")
+        raise ValueError(f"Key(offset={self.offset}) must be a multiple of 512, the size of a tile")
 
     def fold(self, **changes: int) -> Key:
         """The same key with other fields."""

@@ -1,10 +1,9 @@
 """Plan: which tensors travel together, and which of them compressed.
 
 Parameters are taken in the order in which backward is expected to finish them, last first, and packed into buckets of
-at most `bucket_mb`, or an eighth of the whole (1 to 12 MB) where that is not given: with fewer there is little to
-overlap, with more each costs Python's time again. A bucket holds tensors of one parameter group (they share a
-learning rate) and one device. Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed
-in one side bucket a device; QSGD's authors leave tensors below 10,000 elements alone, too.
+at most `bucket_mb`. A bucket holds tensors of one parameter group (they share a learning rate) and one device.
+Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket a device;
+QSGD's authors leave tensors below 10,000 elements alone, too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
 
 MIN_SIZE = 10_000
-BUCKETS, SMALLEST, LARGEST = 8, 1.0, 12.0  # how many; and MB, where `bucket_mb` is not given
 
 
 class Item(NamedTuple):
@@ -80,7 +78,7 @@ def make_plan(
     items: Sequence[Item],
     method: str,
     *,
-    bucket_mb: float | None,
+    bucket_mb: float,
     min_size: int,
     exclude: Sequence[str],
     whole: bool = False,
@@ -92,9 +90,6 @@ def make_plan(
         return Plan((Parcel(tuple(reversed(items)), True),), method)
     small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
     aside = {item.name for item in small}
-    if bucket_mb is None:
-        megabytes = 4 * sum(item.numel for item in items if item.name not in aside) / (1 << 20)
-        bucket_mb = min(max(megabytes / BUCKETS, SMALLEST), LARGEST)
     limit = max(1, int(bucket_mb * (1 << 20) / 4))
     parcels: list[Parcel] = []
     open_: list[Item] = []

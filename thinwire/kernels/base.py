@@ -81,9 +81,16 @@ class Kernels(ABC):
         """The inverse of `fold`, in place."""
 
     @abstractmethod
-    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
+    def crc32c(self, data: Tensor, crc: int = 0) -> int:
         """CRC-32C of contiguous bytes, continuing from `crc`."""
 
     @abstractmethod
-    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
-        """`crc` continued over `n` bytes of which only the remainder is known."""
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+        """Write 28 bytes of a header and their checksum to the start of a payload.
+
+        It covers the body where the header says so; of the last `tail` bytes only the remainder is needed.
+        """
+
+    @abstractmethod
+    def sealed(self, data: Tensor) -> bool:
+        """Whether a payload's checksum is right."""

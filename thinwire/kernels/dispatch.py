@@ -28,6 +28,12 @@ def _tiers() -> dict[str, Kernels]:
     return {"reference": ReferenceKernels(), "cpu": next(iter(cpu.values())), **cpu}
 
 
+@cache
+def _asked() -> str | None:
+    """Read once: this is asked for many times a step."""
+    return os.environ.get(VARIABLE)
+
+
 def names() -> list[str]:
     """Every tier that runs on this machine; `cpu` stands for the fastest of the `cpu-...` ones."""
     return list(_tiers())
@@ -43,7 +49,7 @@ def get(name: str) -> Kernels:
 
 def select(x: Tensor) -> Kernels:
     """The tier for `x`: the forced one, else C++ for CPU tensors, else plain torch."""
-    name = _forced.get() or os.environ.get(VARIABLE)
+    name = _forced.get() or _asked()
     return get(name or ("cpu" if x.device.type == "cpu" else "reference"))
 
 

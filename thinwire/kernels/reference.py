@@ -12,7 +12,7 @@ import torch
 from thinwire.kernels import philox, planar
 from thinwire.kernels.base import Kernels
 from thinwire.kernels.scales import find_scales
-from thinwire.kernels.spec import Kind, Norm
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Kind, Norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -187,14 +187,26 @@ class ReferenceKernels(Kernels):
     def unfold(self, symbols: Tensor) -> None:
         symbols.copy_((symbols >> 1) ^ (0 - (symbols & 1)))
 
-    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
+    def crc32c(self, data: Tensor, crc: int = 0) -> int:
         value = crc ^ 0xFFFFFFFF
-        for byte in data if isinstance(data, bytes) else data.cpu().numpy().tobytes():
+        for byte in data.cpu().numpy().tobytes():
             value ^= byte
             for _ in range(8):
                 value = (value >> 1) ^ (0x82F63B78 & -(value & 1))
         return value ^ 0xFFFFFFFF
 
-    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
-        zeros = self.crc32c(torch.zeros(n, dtype=torch.uint8), crc)  # linear: what follows adds its remainder
-        return zeros ^ remainder
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+        data[:COVERED] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        check = self._check(data, tail, remainder)
+        data[COVERED:HEADER] = torch.frombuffer(bytearray(check.to_bytes(4, "little")), dtype=torch.uint8)
+
+    def sealed(self, data: Tensor) -> bool:
+        return data[COVERED:HEADER].cpu().numpy().tobytes() == self._check(data).to_bytes(4, "little")
+
+    def _check(self, data: Tensor, tail: int = 0, remainder: int = 0) -> int:
+        check = self.crc32c(data[:COVERED])
+        if int(data[FLAGS]) & CHECKED:
+            check = self.crc32c(data[HEADER : len(data) - tail], check)
+            if tail:  # linear: what follows adds its remainder
+                check = self.crc32c(torch.zeros(tail, dtype=torch.uint8), check) ^ remainder
+        return check

@@ -22,6 +22,11 @@ ROWS = 8
 TILE = LANES * ROWS
 TOP = 2.0**126  # scales stop here, so that no sum or product of a decoder overflows
 
+HEADER, COVERED, FLAGS = 32, 28, 5
+"""Of a payload: bytes of its header, those before the checksum, and which of them holds flags."""
+CHECKED = 1
+"""Flag: the checksum covers the body, not only the header."""
+
 
 def packed_bytes(n: int, width: int) -> int:
     """Bytes of `n` fields of `width` bits.

@@ -76,6 +76,13 @@ class News:
     accuracy: float
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What rank 0 says after each run."""
+
+    row: Row
+
+
 @dataclass
 class Track:
     """One point a test: steps, seconds and bytes so far, the mean loss since the last test, the accuracy."""
@@ -159,6 +166,8 @@ def race(say: Say, every: Sequence[Run]) -> list[Row]:
         if data is None or here != (run.task, run.data):
             here, data = (run.task, run.data), tasks.get(run.task).load(run.data)
         rows.append(_run(say, number, run, data))
+        if dist.get_rank() == 0:
+            say(Ended(rows[-1]))
         gc.collect()  # DDP is part of a cycle, and as large as the model
     return rows
 

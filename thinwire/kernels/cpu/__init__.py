@@ -145,10 +145,12 @@ class CpuKernels(Kernels):
     def unfold(self, symbols: Tensor) -> None:
         _cpu.unfold(_check(symbols, torch.uint8, 0), symbols.numel())
 
-    def crc32c(self, data: Tensor | bytes, crc: int = 0) -> int:
-        if isinstance(data, bytes):
-            return _cpu.crc32c_bytes(data, crc)
+    def crc32c(self, data: Tensor, crc: int = 0) -> int:
         return _cpu.crc32c(_check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
 
-    def join_crc32c(self, crc: int, remainder: int, n: int) -> int:
-        return _cpu.join(crc, remainder, n)
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+        address = _check(data, torch.uint8, 0)
+        _cpu.seal(address, data.numel(), header, tail, remainder, torch.get_num_threads())
+
+    def sealed(self, data: Tensor) -> bool:
+        return _cpu.sealed(_check(data, torch.uint8, 0), data.numel(), torch.get_num_threads())

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -125,8 +126,34 @@ uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
     return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads);
 }
 
-uint32_t checksum_bytes(nb::bytes data, uint32_t crc) {
-    return crc32c(reinterpret_cast<const uint8_t*>(data.c_str()), (int64_t)data.size(), crc, 1);
+// A payload: a header whose last four bytes are the checksum of those before it and, where a flag says so, of the body.
+constexpr int64_t HEADER = 32, COVERED = 28, FLAGS = 5;
+constexpr uint8_t CHECKED = 1;
+
+// Write the header of `n` bytes at `data`; the last `tail` of them are known by their remainder.
+void seal(Address data, int64_t n, nb::bytes header, int64_t tail, uint32_t remainder, int threads) {
+    uint8_t* p = reinterpret_cast<uint8_t*>(data);
+    if (n < HEADER || (int64_t)header.size() != COVERED || tail > n - HEADER)
+        throw std::invalid_argument("not the header of a payload");
+    memcpy(p, header.c_str(), COVERED);
+    nb::gil_scoped_release release;
+    uint32_t crc = crc32c(p, COVERED, 0, 1);
+    if (p[FLAGS] & CHECKED) {
+        crc = crc32c(p + HEADER, n - HEADER - tail, crc, threads);
+        if (tail) crc = ~join32c(&remainder, 1, tail, tail, ~crc);
+    }
+    memcpy(p + COVERED, &crc, sizeof crc);
+}
+
+// Whether the checksum of a payload is right.
+bool sealed(Address data, int64_t n, int threads) {
+    const uint8_t* p = reinterpret_cast<const uint8_t*>(data);
+    if (n < HEADER) return false;
+    nb::gil_scoped_release release;
+    uint32_t crc = crc32c(p, COVERED, 0, 1), said;
+    if (p[FLAGS] & CHECKED) crc = crc32c(p + HEADER, n - HEADER, crc, threads);
+    memcpy(&said, p + COVERED, sizeof said);
+    return crc == said;
 }
 
 // Signed bytes 0, -1, 1, -2, ... as 0, 1, 2, 3, ..., in place, and back.
@@ -142,8 +169,6 @@ void unfold(Address codes, int64_t n) {
     for (int64_t i = 0; i < n; ++i) s[i] = (uint8_t)(s[i] >> 1 ^ -(s[i] & 1));
 }
 
-uint32_t join(uint32_t crc, uint32_t remainder, int64_t n) { return ~join32c(&remainder, 1, n, n, ~crc); }
-
 }  // namespace
 
 NB_MODULE(_cpu, m) {
@@ -156,8 +181,8 @@ NB_MODULE(_cpu, m) {
     m.def("unpack", &unpack);
     m.def("copy", &copy);
     m.def("crc32c", &checksum);
-    m.def("crc32c_bytes", &checksum_bytes);
+    m.def("seal", &seal);
+    m.def("sealed", &sealed);
     m.def("fold", &fold);
     m.def("unfold", &unfold);
-    m.def("join", &join);
 }
