@@ -22,7 +22,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Tables in README and docs from benchmarks/data; the rows come from `thinwire demo` and `thinwire bench`.
+# Tables and plots in README and docs from benchmarks/data; the rows come from `thinwire demo` and `thinwire bench`.
 figures: $(STAMP)
 	$(BIN)/python -m thinwire.lab.figures
 

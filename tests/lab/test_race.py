@@ -68,6 +68,19 @@ def test_file_grows_by_runs(tmp_path: Path) -> None:
         race_table.read(path, "digits", 8, "100mbit")
 
 
+def test_curves_come_back_from_a_file(tmp_path: Path) -> None:
+    track = Track()
+    track.mark(5, 0.5, 100.0, 1.5, 0.25)
+    track.mark(5, 0.5, 100.0, 0.75, 0.5)
+    rows = [{**row("qsgd", seed, 1.0), "curves": dict(vars(track))} for seed in (0, 1)]
+    race_table.keep(tmp_path / "rows.csv", race_table.without_curves(rows))
+    race_table.keep(tmp_path / "points.csv", race_table.points(rows))
+    again = race_table.read(tmp_path / "rows.csv", "digits", 4, "100mbit")
+    again = race_table.with_curves(again, records.load(tmp_path / "points.csv"))
+    assert [one["curves"] for one in again] == [one["curves"] for one in rows]
+    assert race_table.races(tmp_path / "rows.csv") == [("digits", 4, "100mbit")]
+
+
 def test_fewest_steps_win() -> None:
     tried = [row("qsgd", 0, 1.0, lr=0.1, steps=60), row("qsgd", 0, 9.0, lr=0.2, steps=40)]
     assert best(tried)["lr"] == 0.2

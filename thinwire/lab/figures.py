@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from thinwire.lab import race_table
+from thinwire.lab import drawings, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -110,9 +110,9 @@ def step(data: Path) -> str:
     return table(head, body) + where(rows[0], "thinwire bench step --local")
 
 
-def hosts(data: Path) -> str:
+def hosts(file: str, data: Path) -> str:
     """A step between hosts with shaped uplinks: a row a contestant and rate."""
-    rows = load(data / "step-hosts.csv")
+    rows = load(data / file)
     body = [
         [
             r["rate"],
@@ -133,7 +133,7 @@ def hosts(data: Path) -> str:
 
 def speedup(data: Path) -> str:
     """The same for a first screen: what a step takes at each rate, and how much faster than DDP that is."""
-    rows = load(data / "step-hosts.csv")
+    rows = load(data / "step-hosts-16.csv")
     rates = list(dict.fromkeys(r["rate"] for r in rows))
     by_name: dict[str, dict[str, Mapping[str, str]]] = {}
     for r in rows:
@@ -229,9 +229,9 @@ def checksum(data: Path) -> str:
     return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
 
 
-def race(data: Path) -> str:
+def race(file: str, data: Path) -> str:
     """Seconds to an accuracy over slow links."""
-    return race_table.page(data / "race.csv")
+    return race_table.page(data / file)
 
 
 def paper(name: str, section: str, data: Path) -> str:
@@ -243,14 +243,16 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "training": training,
     "accuracy": accuracy,
     "step": step,
-    "hosts": hosts,
+    "hosts": partial(hosts, "step-hosts.csv"),
+    "hosts-16": partial(hosts, "step-hosts-16.csv"),
     "speedup": speedup,
     "quantisers": quantisers,
     "kernels": kernels,
     "alone": alone,
     "rate": rate,
     "checksum": checksum,
-    "race": race,
+    "race": partial(race, "race.csv"),
+    "race-16": partial(race, "race-16.csv"),
     **{
         f"{name}-{section}": partial(paper, name, section)
         for name, made in REPRODUCTIONS.items()
@@ -275,11 +277,12 @@ def pages(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
 
 
 def main() -> None:
-    """Rewrite the tables that are out of date."""
+    """Rewrite the tables that are out of date, and draw the plots."""
     for page, old, new in pages():
         if old != new:
             page.write_text(new)
             print(f"{page.relative_to(ROOT)}: tables rewritten")
+    drawings.draw(ROOT)
 
 
 if __name__ == "__main__":

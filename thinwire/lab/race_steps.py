@@ -38,14 +38,14 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "deepsqueeze": 0.0125,
     },
     "text": {
-        "ddp": 0.0125,
-        "ddp fp16": 0.0125,
-        "ddp powersgd-4": 0.025,
-        "qsgd:bits=4": 0.0125,
-        "ecq-sgd:exchange=scatter-gather,code=rans": 0.05,
-        "ef-signsgd:block=64": 0.0125,
+        "ddp": 0.1,
+        "ddp fp16": 0.1,
+        "ddp powersgd-4": 0.1,
+        "qsgd:bits=4": 0.1,
+        "ecq-sgd:exchange=scatter-gather,code=rans": 0.025,
+        "ef-signsgd:block=64": 0.025,
         "dgc:ratio=0.01": 0.1,
-        "deepsqueeze": 0.025,
+        "deepsqueeze": 0.0125,
     },
 }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from thinwire.lab import records
 from thinwire.lab.markdown import table, where
@@ -12,6 +13,13 @@ from thinwire.lab.records import Row
 
 FLOAT32, POWERSGD = "ddp", "ddp powersgd-4"
 RUN = ("task", "hosts", "rate", "method", "seed", "lr")  # what tells one run from another
+CURVES = {  # of a run, and the columns that hold their points
+    "step": "step",
+    "seconds": "seconds",
+    "bytes_sent": "bytes_sent",
+    "loss": "loss",
+    "accuracy": "test_accuracy",
+}
 COLUMNS = {
     "method": "",
     "lr": "g",
@@ -120,13 +128,25 @@ def read(path: Path, task: str, hosts: int, rate: str | None) -> list[Row]:
     return mine
 
 
+def with_curves(rows: Sequence[Row], points: Sequence[Mapping[str, str]]) -> list[Row]:
+    """Rows with their curves again, from the rows of `points` as text."""
+    curves: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for point in points:
+        mine = curves.setdefault(_key(point), {name: [] for name in CURVES})
+        for name, column in CURVES.items():
+            mine[name].append(float(point[column]))
+    return [{**row, "curves": curves[_key(row)]} for row in rows]
+
+
+def races(path: Path) -> list[tuple[str, int, str]]:
+    """The races of a CSV file: task, hosts and rate."""
+    return list(dict.fromkeys((line["task"], int(line["hosts"]), line["rate"]) for line in records.load(path)))
+
+
 def page(path: Path) -> str:
     """Every race of a CSV file in Markdown: a table with a line for each task and contestant."""
-    races: dict[tuple[str, int, str], None] = {}
-    for line in records.load(path):
-        races[line["task"], int(line["hosts"]), line["rate"]] = None
     body = []
-    for task, hosts, rate in races:
+    for task, hosts, rate in races(path):
         for line in summary(read(path, task, hosts, rate)):
             body.append([task, f"`{line['method']}`", *_cells(line)])
     head = [
@@ -141,29 +161,31 @@ def page(path: Path) -> str:
         "times its PowerSGD",
     ]
     words = "` and `".join(
-        f"thinwire race --task {task} --hosts {hosts} --rate {rate}" for task, hosts, rate in races
+        f"thinwire race --task {task} --hosts {hosts} --rate {rate}" for task, hosts, rate in races(path)
     )
     return table(head, body, left=2) + where(records.load(path)[0], words)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Accuracy against seconds, a thin line a run, in the colour of its contestant."""
+    """Loss and accuracy against seconds, a thin line a run, in the colour of its contestant."""
     from matplotlib import pyplot  # noqa: PLC0415  (an extra)
 
-    figure, axes = pyplot.subplots(figsize=(8.0, 4.8))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.0, 4.8))
     colours = {name: f"C{number}" for number, name in enumerate(dict.fromkeys(row["method"] for row in rows))}
     named: set[str] = set()
     for row in rows:
         name, curves = row["method"], row["curves"]
         label = None if name in named else name
         named.add(name)
-        axes.plot(curves["seconds"], curves["accuracy"], color=colours[name], lw=1, label=label)
-    axes.axhline(rows[0]["target"], color="black", lw=0.6, ls=":")
+        left.plot(curves["seconds"], curves["loss"], color=colours[name], lw=1, label=label)
+        right.plot(curves["seconds"], curves["accuracy"], color=colours[name], lw=1)
     first = rows[0]
-    axes.set(xscale="log", xlabel="seconds of training", ylabel="test accuracy")
-    axes.set_title(f"{first['task']}, {first['hosts']} hosts at {first['rate']}, {first['params']:,} parameters")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
+    right.axhline(first["target"], color="black", lw=0.6, ls=":")
+    left.set(xscale="log", yscale="log", xlabel="seconds of training", ylabel="loss since the last test")
+    right.set(xscale="log", xlabel="seconds of training", ylabel="test accuracy")
+    figure.legend(fontsize=8, loc="lower center", ncols=4)
+    figure.suptitle(f"{first['task']}, {first['hosts']} hosts at {first['rate']}, {first['params']:,} parameters")
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.savefig(path)
     pyplot.close(figure)
 
@@ -179,7 +201,7 @@ def _cells(line: Row) -> list[str]:
     return [f"{line['lr']:g}", line["reached"], f"{line['steps']:.0f}", seconds, f"{line['megabytes']:.1f}", *times]
 
 
-def _key(row: Row) -> tuple[str, ...]:
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple("" if row.get(name) is None else str(row[name]) for name in RUN)
 
 

@@ -1,0 +1,39 @@
+"""Plots of the docs, drawn from the rows in benchmarks/data: with the tables of `figures` they are `make figures`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from thinwire.lab import race_table, rate
+from thinwire.lab.records import load
+from thinwire.lab.reproduce import REPRODUCTIONS
+from thinwire.lab.reproduce.base import read
+
+Draw = Callable[[Path], None]
+
+
+def drawings(data: Path) -> dict[str, Draw]:
+    """What draws a file, by its path under docs."""
+    made: dict[str, Draw] = {
+        f"papers/{name}.png": partial(one.plot, read(data / f"{name}.csv")) for name, one in REPRODUCTIONS.items()
+    }
+    made["rate.svg"] = partial(rate.plot, read(data / "rate.csv"))
+    for task, hosts, speed in race_table.races(data / "race.csv"):
+        rows = race_table.read(data / "race.csv", task, hosts, speed)
+        rows = race_table.with_curves(rows, load(data / "race-curves.csv"))
+        made[f"race-{task}.png"] = partial(race_table.plot, rows)
+    return made
+
+
+def draw(root: Path) -> None:
+    """Draw all of them."""
+    import matplotlib  # noqa: PLC0415  (an extra)
+
+    # The same rows are to give the same bytes: an SVG file has the time of its drawing, and random names.
+    os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
+    with matplotlib.rc_context({"svg.hashsalt": "thinwire"}):
+        for name, one in drawings(root / "benchmarks" / "data").items():
+            one(root / "docs" / name)
