@@ -83,10 +83,10 @@ class Payload:
         header = HEADER.pack(
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
-        data = self.data if self.data.is_cpu else self.data.cpu()
-        kernels.get("cpu").seal(data, header, *(tail or ()))
-        if data is not self.data:
-            self.data[: HEADER.size].copy_(data[: HEADER.size])
+        covered = self._covered(crc=crc)
+        kernels.get("cpu").seal(covered, header, *(tail if crc and tail else ()))
+        if not self.data.is_cpu:
+            self.data[: HEADER.size].copy_(covered[: HEADER.size])
         return self
 
     def open(self, scheme: int, *, key: Key | None = None) -> Header:
@@ -106,7 +106,7 @@ class Payload:
             raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
         if body_bytes != data.numel() - HEADER.size:
             raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
-        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(data if data.is_cpu else data.cpu()):
+        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(self._covered(crc=bool(flags & CHECKED))):
             raise PayloadError("the checksum does not match: the payload was damaged on its way")
         if made_by != scheme:
             raise PayloadError(
@@ -118,6 +118,10 @@ class Payload:
                 f"step {key.step}, bucket {key.bucket}, hop {key.hop}"
             )
         return Header(rank, step, bucket, hop)
+
+    def _covered(self, *, crc: bool) -> Tensor:
+        """What the checksum covers, where a processor can read it: from a GPU no more than that."""
+        return (self.data if crc else self.data[: HEADER.size]).cpu()
 
 
 def _get(data: Tensor, n: int) -> bytes:
