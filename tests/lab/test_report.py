@@ -11,6 +11,7 @@ from thinwire.lab.plot import Axis, Line, plot
 from thinwire.lab.report import Run, page
 from thinwire.lab.report.charts import split
 from thinwire.lab.report.groups import Group, derived, groups
+from thinwire.lab.report.summary import LOCAL
 from thinwire.lab.report.words import bytes_of
 
 VOID = {"meta", "link", "wbr"}
@@ -159,6 +160,11 @@ def test_runs_and_tasks_are_kept_apart() -> None:
         ["sgd", "b.json", "fashion"],
         ["qsgd", "b.json", "fashion"],
     ]
+
+
+def test_seconds_over_slow_links_are_not_called_local() -> None:
+    assert LOCAL in made(trained("sgd"))
+    assert LOCAL not in made(trained("sgd", hosts=4, rate="100mbit"))
 
 
 def test_a_method_has_one_colour() -> None:

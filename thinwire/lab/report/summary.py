@@ -14,6 +14,10 @@ from thinwire.lab.report.table import Column, column, table
 from thinwire.lab.report.words import bytes_of, ms, plain, same
 
 LAST = ("lr", "eta")  # settings that stand behind the numbers
+LOCAL = (
+    "With all workers on one machine and no slow link between them, seconds show what a method costs in computing, "
+    "and not what it saves."
+)
 
 
 @final
@@ -27,9 +31,9 @@ class Measured:
 
 
 MEASURED = {
-    "accuracy": Measured("accuracy", lambda v: f"{v:.2%}", "Accuracy is over the test images."),
+    "accuracy": Measured("accuracy", lambda v: f"{v:.2%}", "Accuracy is over the test set."),
     "accuracy_mean_model": Measured(
-        "accuracy", lambda v: f"{v:.2%}", "Accuracy is that of the workers' mean model over the test images."
+        "accuracy", lambda v: f"{v:.2%}", "Accuracy is that of the workers' mean model over the test set."
     ),
     "bytes_sent": Measured("bytes sent", bytes_of, "Bytes sent: by one worker in all, counted where they are sent."),
     "bytes": Measured("bytes", bytes_of, "Bytes: sent by all workers together."),
@@ -45,8 +49,7 @@ MEASURED = {
     "seconds": Measured(
         "seconds",
         lambda v: f"{v:.1f}",
-        "Seconds are of the training steps, without loading and testing; with all workers on one machine they show "
-        "what a method costs in computing, and not what it saves on a slow network.",
+        "Seconds are of the training steps, without loading and testing.",
     ),
     "step_ms": Measured("step, ms", ms, "The time of a step is a median."),
     "ddp_ms": Measured("DDP, ms", ms, "DDP: torch's DistributedDataParallel in float32, in the same run."),
@@ -82,6 +85,8 @@ def _table(title: str, parts: Sequence[Group], series: Series) -> str:
         *(column(name, values) for name, values in differ.items() if name in LAST),
     ]
     terms = " ".join(MEASURED[name].about for name in shown)
+    if "seconds" in shown and not any(part.settings["rate"] for part in parts):
+        terms += f" {LOCAL}"
     return "\n".join(
         [
             f"<h3>{escape(title)}</h3>",
