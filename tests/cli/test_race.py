@@ -83,6 +83,28 @@ def test_a_race_that_is_stopped_leaves_the_runs_that_ended(monkeypatch: pytest.M
         assert [row["lr"] for row in csv.DictReader(file)] == ["0.0125"]
 
 
+def test_one_that_is_not_finite_loses_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[float]] = []
+
+    def launched(program: object, workers: int, some: list[Run], *, hear: Say, timeout: float) -> list[object]:
+        started.append([run.step.lr for run in some])
+        if any(run.step.lr == 0.1 for run in some):
+            raise RuntimeError("rank 0: the model is not finite in step 3: weight")
+        rows = [{**lost(run, workers), "accuracy": 0.5} for run in some]
+        for row in rows:
+            hear(Ended(row))
+        return [rows]
+
+    monkeypatch.setattr("thinwire.cli.race.launch", launched)
+    monkeypatch.setattr("thinwire.cli.race.GRID", (0.05, 0.1, 0.2))
+    path = tmp_path / "steps.csv"
+    assert main(["race", "--tune", "--method", "sgd", "--save", str(path)]) == 0
+    assert started == [[0.05, 0.1, 0.2], [0.05], [0.1], [0.2]]
+    with path.open() as file:
+        rows = [(row["lr"], row["accuracy"]) for row in csv.DictReader(file)]
+    assert rows == [("0.05", "0.5"), ("0.1", "0.0"), ("0.2", "0.5")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from thinwire.lab import figures
+from thinwire.lab.records import read
 from thinwire.lab.reproduce import REPRODUCTIONS, Reproduction
-from thinwire.lab.reproduce.base import read
 from thinwire.lab.reproduce.study import Study
 
 

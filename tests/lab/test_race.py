@@ -90,7 +90,7 @@ def test_fewest_steps_win() -> None:
 
 
 def test_step_sizes_are_those_of_the_grid() -> None:
-    rows = [{name: records.value(text) for name, text in line.items()} for line in records.load(GRID_ROWS)]
+    rows = records.read(GRID_ROWS)
     found: dict[str, dict[str, float]] = {}
     for task, name in dict.fromkeys((r["task"], r["method"]) for r in rows):
         mine = [r for r in rows if (r["task"], r["method"]) == (task, name)]

@@ -12,9 +12,9 @@ import torch
 from thinwire.cli.app import main
 from thinwire.exchange.mix import Mix
 from thinwire.lab import figures, records
-from thinwire.lab.records import Row
+from thinwire.lab.records import Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Settings, get
-from thinwire.lab.reproduce.base import keep, read
+from thinwire.lab.reproduce.base import keep
 from thinwire.lab.reproduce.deepsqueeze import COMPRESSORS, RATES, SEEDS, TURNED, best_rate
 from thinwire.lab.reproduce.deepsqueeze_trends import STATEMENTS, judge
 from thinwire.lab.reproduce.parallel import each

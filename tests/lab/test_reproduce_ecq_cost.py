@@ -6,9 +6,8 @@ import pytest
 
 from thinwire.cli.app import main
 from thinwire.lab import figures
-from thinwire.lab.records import FACTS, Row
+from thinwire.lab.records import FACTS, Row, read
 from thinwire.lab.reproduce import Reproduction, Settings
-from thinwire.lab.reproduce.base import read
 from thinwire.lab.reproduce.ecq_fig3 import RATE, WAYS, EcqFig3
 from thinwire.lab.reproduce.ecq_traffic import CHANNELS, WHOLE, EcqTraffic
 from thinwire.lab.reproduce.one_model import Run, elements, train

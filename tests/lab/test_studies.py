@@ -12,9 +12,8 @@ from thinwire.cli.app import main
 from thinwire.core.types import Layout
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import figures
-from thinwire.lab.records import FACTS, Row
+from thinwire.lab.records import FACTS, Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Settings, get
-from thinwire.lab.reproduce.base import read
 from thinwire.lab.reproduce.study import Run, Study
 from thinwire.lab.reproduce.wilson import Wilson
 from thinwire.lab.reproduce.world import World

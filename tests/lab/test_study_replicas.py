@@ -11,9 +11,8 @@ from thinwire.compressors.natural import Natural
 from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import figures
-from thinwire.lab.records import FACTS, Row
+from thinwire.lab.records import FACTS, Row, read
 from thinwire.lab.reproduce import get
-from thinwire.lab.reproduce.base import read
 from thinwire.lab.reproduce.natural import even, needed, spread, vector
 from thinwire.lab.reproduce.one_bit import CASES, best, exchange
 from thinwire.lab.reproduce.replicas import Plan, gradient, move, start, train

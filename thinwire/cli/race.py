@@ -121,34 +121,26 @@ def _raced(every: Sequence[Run], hosts: int, rate: str, file: File) -> list[Row]
 
 
 def _tuned(every: Sequence[Run], workers: int, file: File) -> list[Row]:
-    """Contestant by contestant. A model that gossips and is no longer finite ends its processes, and loses."""
+    """Contestant by contestant."""
     rows: list[Row] = []
     for _, group in groupby(every, key=lambda run: run.method):
-        some = list(group)
-        try:
-            rows += _tried(some, workers, file)
-        except RuntimeError as error:
-            if NOT_FINITE not in str(error):
-                raise
-            for run in some:
-                rows += _tried_alone(run, workers, file)
+        rows += _tried(list(group), workers, file)
     return rows
 
 
 def _tried(some: Sequence[Run], workers: int, file: File) -> list[Row]:
-    with _line(some, file) as hear:
-        rows: list[Row] = launch(program, workers, some, timeout=TIMEOUT * len(some), hear=hear)[0]
-    return rows
-
-
-def _tried_alone(run: Run, workers: int, file: File) -> list[Row]:
+    """A model that gossips and is no longer finite ends its processes: the others run alone, and it has lost."""
     try:
-        return _tried([run], workers, file)
+        with _line(some, file) as hear:
+            rows: list[Row] = launch(program, workers, some, timeout=TIMEOUT * len(some), hear=hear)[0]
+            return rows
     except RuntimeError as error:
         if NOT_FINITE not in str(error):
             raise
-        file(row := lost(run, workers))
-        return [row]
+    if len(some) > 1:
+        return [row for run in some for row in _tried([run], workers, file)]
+    file(row := lost(some[0], workers))
+    return [row]
 
 
 def _show(rows: Sequence[Row], *, as_json: bool) -> None:

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from thinwire.cli.output import errors, reserve, show
 from thinwire.lab import records
-from thinwire.lab.records import Row
+from thinwire.lab.records import Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Reproduction, Settings, Trend, get
-from thinwire.lab.reproduce.base import keep, read
+from thinwire.lab.reproduce.base import keep
 from thinwire.topology.plot import check_plot
 
 LIST = {"name": "", "paper": "", "claims": ""}

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from thinwire.lab import race_table, rate
-from thinwire.lab.records import load
+from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
-from thinwire.lab.reproduce.base import read
 
 Draw = Callable[[Path], None]
 
@@ -21,10 +20,10 @@ def drawings(data: Path) -> dict[str, Draw]:
         f"papers/{name}.png": partial(one.plot, read(data / f"{name}.csv")) for name, one in REPRODUCTIONS.items()
     }
     made["rate.svg"] = partial(rate.plot, read(data / "rate.csv"))
+    points = load(data / "race-curves.csv")
     for task, hosts, speed in race_table.races(data / "race.csv"):
         rows = race_table.read(data / "race.csv", task, hosts, speed)
-        rows = race_table.with_curves(rows, load(data / "race-curves.csv"))
-        made[f"race-{task}.png"] = partial(race_table.plot, rows)
+        made[f"race-{task}.png"] = partial(race_table.plot, race_table.with_curves(rows, points))
     return made
 
 

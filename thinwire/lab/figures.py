@@ -13,9 +13,8 @@ from statistics import fmean
 
 from thinwire.lab import drawings, race_table
 from thinwire.lab.markdown import table, where
-from thinwire.lab.records import load
+from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
-from thinwire.lab.reproduce.base import read
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]

@@ -92,18 +92,10 @@ def points(rows: Sequence[Row]) -> list[Row]:
     """The curves as rows of their own."""
     made = []
     for row in rows:
-        curves = row["curves"]
-        for place, step in enumerate(curves["step"]):
-            made.append(
-                {
-                    **{name: row[name] for name in RUN},
-                    "step": int(step),
-                    "seconds": curves["seconds"][place],
-                    "bytes_sent": int(curves["bytes_sent"][place]),
-                    "loss": curves["loss"][place],
-                    "test_accuracy": curves["accuracy"][place],
-                }
-            )
+        run = {name: row[name] for name in RUN}
+        for values in zip(*(row["curves"][name] for name in CURVES), strict=True):
+            at = dict(zip(CURVES.values(), values, strict=True))
+            made.append({**run, **at, "step": int(at["step"]), "bytes_sent": int(at["bytes_sent"])})
     return made
 
 
@@ -121,8 +113,11 @@ def keep(path: Path, rows: Sequence[Row]) -> None:
 
 def read(path: Path, task: str, hosts: int, rate: str | None) -> list[Row]:
     """The runs of one race in a CSV file; ValueError where there are none."""
-    found = [{name: records.value(text) for name, text in row.items()} for row in records.load(path)]
-    mine = [row for row in found if (row.get("task"), row.get("hosts"), row.get("rate")) == (task, hosts, rate)]
+    mine = [
+        row
+        for row in records.read(path)
+        if (row.get("task"), row.get("hosts"), row.get("rate")) == (task, hosts, rate)
+    ]
     if not mine:
         raise ValueError(f"{path} has no race of {task} on {hosts} hosts at {rate}; leave --from out to run it")
     return mine

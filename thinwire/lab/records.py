@@ -20,6 +20,7 @@ from thinwire.core.registry import number
 
 Row = dict[str, Any]
 FACTS = ("date", "device", "cores", "python", "torch", "thinwire", "commit")  # columns of every CSV file
+TEXT = ("date", "device", "python", "torch", "thinwire", "commit")  # a commit may look like a number
 MODULE = "app.py"  # the program's name under `python -m thinwire.cli.app` and torchrun
 
 
@@ -65,6 +66,12 @@ def load(path: Path) -> list[dict[str, str]]:
                 raise ValueError(f"{path}, line {reader.line_num}: not as many fields as there are columns")
             rows.append(row)
     return rows
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a CSV file as they were before they became text."""
+    rows = load(path)
+    return [{name: text if name in TEXT else value(text) for name, text in row.items()} for row in rows]
 
 
 def value(text: str) -> Any:

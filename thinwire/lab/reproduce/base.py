@@ -14,7 +14,6 @@ from thinwire.lab.records import Row
 
 Say: TypeAlias = Callable[[int, int, str], None]
 """Runs done, runs known of, and what was done last."""
-TEXT = ("date", "device", "python", "torch", "thinwire", "commit")  # a commit may look like a number
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,3 @@ def keep(path: Path, rows: Sequence[Row]) -> None:
     old = records.load(path) if path.exists() else []
     others = [row for row in old if (row.get("task"), row.get("split")) not in mine]
     records.save(path, [*others, *rows])
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of a CSV file as they were before they became text."""
-    rows = records.load(path)
-    return [{name: text if name in TEXT else records.value(text) for name, text in row.items()} for row in rows]
