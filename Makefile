@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
+NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
 .PHONY: demo test lint format figures golden clean
 

@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
+from thinwire.engine.groups import Lent, Wanted, lend
+from thinwire.engine.meeting import Meeting
+from thinwire.engine.watch import Watch, private_store
 from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
 
 TIMEOUT = 100.0
@@ -23,6 +28,16 @@ def endings(
 ) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
     return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace)
+
+
+def lent(wanted: Wanted) -> Lent:
+    """Process groups of all ranks, for tests that need no engine; every rank calls it."""
+    world = dist.group.WORLD
+    assert world is not None
+    watch = Watch(private_store(world), dist.get_rank(), dist.get_world_size())
+    found = lend(world, wanted, Meeting(watch, wanted.timeout))
+    watch.stop()
+    return found
 
 
 def _where(program: Callable[..., Any]) -> tuple[str, str]:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import endings, on_ranks
+from ranks import endings, lent, on_ranks
 from torch import Tensor
 
 from thinwire import Channel, Layout, compressor
-from thinwire.engine.async_pairs import AsyncPairs, edge_drivers
+from thinwire.engine.async_pairs import AsyncPairs, edge_drivers, edges_of
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs
 from thinwire.topology import Star, Topology
@@ -26,15 +26,9 @@ D = 200
 RANKS = 4
 
 
-def world() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None
-    return group
-
-
 def begin(x: Tensor, pairs: Pairs | None = None, timeout: float = 30.0, **settings: Any) -> AsyncPairs:
     exchange = pairs or Pairs()
-    drivers = edge_drivers(world(), exchange, timeout)
+    drivers = edge_drivers(lent(edges_of(exchange, dist.get_world_size(), timeout)), exchange)
     made = AsyncPairs(exchange, drivers, Shared(x), Layout.flat(x.numel()), seed=7, **settings)
     made.start()
     return made

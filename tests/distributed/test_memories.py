@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, equal_everywhere, flat, loss, net, train
-from ranks import on_ranks
+from ranks import lent, on_ranks
 from torch import Tensor
 
 import thinwire as tw
@@ -14,6 +14,7 @@ from thinwire import METHODS, Channel, Method, Overlap, ScatterGather
 from thinwire.comm import Comm, run
 from thinwire.compressors import Qsgd
 from thinwire.core.types import Context, Key, Layout
+from thinwire.engine.groups import Wanted
 from thinwire.exchange import Hierarchical
 
 RATES = [0.05, 0.05, 0.02, 0.1, 0.03, 0.03]
@@ -93,9 +94,5 @@ async def round_of(comm: Comm) -> Tensor:
 
 
 def one_round() -> Tensor:
-    from thinwire.engine.groups import drivers  # noqa: PLC0415
-
-    world = dist.group.WORLD
-    assert world is not None
-    (driver,) = drivers(world, 1, HIERARCHY.exchange.groups(4), 60.0)
+    driver = lent(Wanted(1, tuple(HIERARCHY.exchange.groups(4)), 60.0, "gloo")).driver(0)
     return driver.run(round_of(driver.comm))

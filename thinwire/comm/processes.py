@@ -37,6 +37,14 @@ OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 DTYPES = (torch.uint8, torch.float32, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.int32)
 
 
+class EdgeError(RuntimeError):
+    """A connection broke or timed out; `peers` are the ranks at its other end, where they are known."""
+
+    def __init__(self, message: str, peers: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.peers = peers
+
+
 @final
 class Processes:
     """Runs coroutines of this rank over `groups`: the process groups by their ranks, everybody's first.
@@ -63,6 +71,11 @@ class Processes:
             SendRequest: self._send,
             RecvRequest: self._recv,
         }
+
+    @property
+    def everybody(self) -> dist.ProcessGroup:
+        """The group of all ranks."""
+        return next(iter(self._groups.values()))
 
     @property
     def traffic(self) -> Traffic:
@@ -193,7 +206,7 @@ class Processes:
         """Name the edge of an error; go on without the peer where that is allowed."""
         other = ranks[peer]
         if self._patient:
-            raise RuntimeError(f"the edge {self.comm.rank}-{other} broke: {error}") from error
+            raise EdgeError(f"the edge {self.comm.rank}-{other} broke: {error}", (other,)) from error
         broken.add(peer)
         self.comm.gone.add(other)
 

@@ -1,15 +1,15 @@
 """AsyncPairs: `Pairs` in threads beside the training loop. Nobody waits for a rank that is slow to compute.
 
-    active rank     one thread; it asks a random neighbour after every `pace`-th step of the training loop
-    passive rank    one thread a neighbour; each answers whenever it is asked
+    active rank     asks a random neighbour after every `pace`-th step of the training loop
+    passive rank    answers whenever it is asked
 
 The exchange that a step of an active rank starts runs while the next gradient is computed. The step after waits for
-it where it is not finished: one exchange a step, as in the paper, and never more than one behind. The threads and the
-training loop share the model (`Shared`); its lock is never held while one waits for the network.
+it where it is not finished: one exchange per step, as in the paper, and never more than one behind. The threads and
+the training loop share the model (`Shared`); its lock is never held while one waits for the network.
 
 Each edge has a process group of its own: a receive that takes longer than its time-out makes gloo close all
-connections of a group. And each edge of a passive rank has a thread: a receive from one neighbour ends when its
-connection closes, where a receive from anybody would not notice.
+connections of a group. And each edge has a thread of its own: a receive from one neighbour ends when its connection
+closes, where a receive from anybody would not notice, and a neighbour that hangs must not silence the other edges.
 
 An edge that was quiet for `beat` seconds carries a byte, so that a time-out means a rank that hangs, not one that
 computes for long or that happened to ask others.
@@ -41,17 +41,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def edge_drivers(parent: dist.ProcessGroup, exchange: Pairs, timeout: float, slot: int = 0) -> list[Processes]:
-    """What `AsyncPairs` talks through: one driver a thread, on groups of `slot`, which nobody else uses meanwhile.
-
-    All ranks call it together. A neighbour that does not answer for `timeout` seconds is an error; one that has died
-    is noticed at once.
-    """
-    rank, n = dist.get_rank(parent), dist.get_world_size(parent)
+def edges_of(exchange: Pairs, n: int, timeout: float) -> groups.Wanted:
+    """The process groups that `AsyncPairs` needs: one per edge."""
     exchange.check(n)
-    threads = 1 if exchange.active(rank, n) else len(exchange.topology.around(rank, n).peers)
-    edges: list[tuple[int, ...]] = list(exchange.edges(n))
-    return [groups.drivers(parent, slot + 1, edges, timeout, backend="gloo")[slot] for _ in range(max(1, threads))]
+    return groups.Wanted(1, tuple(exchange.edges(n)), timeout, "gloo")
+
+
+def edge_drivers(lent: groups.Lent, exchange: Pairs) -> list[Processes]:
+    """What `AsyncPairs` talks through: one driver per edge of this rank.
+
+    A neighbour that does not answer for the time-out of the groups is an error; one that has died is noticed at once.
+    """
+    rank, n = dist.get_rank(lent.parent), dist.get_world_size(lent.parent)
+    edges = len(exchange.topology.around(rank, n).peers)
+    return [lent.driver(0) for _ in range(max(1, edges))]
 
 
 @final
@@ -82,15 +85,16 @@ class AsyncPairs:
         self.active = exchange.active(self.rank, self.size)
         self._drivers, self._seed, self._pace, self._beat, self._gone = list(drivers), seed, pace, beat, gone
         self._near = exchange.topology.around(self.rank, self.size).peers
-        if not self.active and len(drivers) < len(self._near):
+        if len(drivers) < len(self._near):
             raise ValueError(
-                f"rank {self.rank} answers {len(self._near)} neighbours, with a driver each; got {len(drivers)}: "
-                "write AsyncPairs(exchange, edge_drivers(group, exchange, timeout), ...)"
+                f"rank {self.rank} talks to {len(self._near)} neighbours, with a driver each; got {len(drivers)}: "
+                "write AsyncPairs(exchange, edge_drivers(lent, exchange), ...)"
             )
         self._sent = dict.fromkeys(self._near, 0)  # messages so far on an edge: both ends count them
         self._threads: list[threading.Thread] = []
-        self._turn = threading.Condition()  # guards the four below
-        self._asking = False  # an exchange is due or under way
+        self._turn = threading.Condition()  # guards the five below
+        self._asked: int | None = None  # the neighbour with which an exchange is due or under way
+        self._asks = 0  # so far
         self._stopping = False
         self._error: Exception | None = None
         self._open = set(self._near)  # neighbours that a thread still talks to
@@ -99,11 +103,9 @@ class AsyncPairs:
 
     def start(self) -> None:
         """Start the threads. Neighbours may start later."""
-        if self.active:
-            self._spawn(lambda: self._ask(self._drivers[0]), self._near)
-        else:
-            for driver, peer in zip(self._drivers, self._near, strict=False):
-                self._spawn(lambda driver=driver, peer=peer: self._answer(driver, peer), (peer,))  # type: ignore[misc]
+        life = self._ask if self.active else self._answer
+        for driver, peer in zip(self._drivers, self._near, strict=False):
+            self._spawn(lambda driver=driver, peer=peer: life(driver, peer), peer)  # type: ignore[misc]
 
     def stepped(self, update: Tensor) -> Tensor:
         """Add the step that the training loop has taken; the model to go on with. Raises what a thread met with."""
@@ -117,8 +119,11 @@ class AsyncPairs:
         if self.active and self._steps % self._pace == 0:
             begun = time.perf_counter()
             with self._turn:
-                self._turn.wait_for(lambda: not self._asking)
-                self._asking = True
+                self._turn.wait_for(lambda: self._asked is None or self._error is not None)
+                near = self._alive()
+                if near:
+                    self._asked = self.exchange.choose(Key(self._seed, self._asks, self.rank), self.rank, near)
+                self._asks += 1
                 self._turn.notify_all()
             self._waited += time.perf_counter() - begun
             self._raise()
@@ -158,7 +163,7 @@ class AsyncPairs:
         if self._error is not None:
             raise self._error
 
-    def _spawn(self, work: Callable[[], None], peers: Sequence[int]) -> None:
+    def _spawn(self, work: Callable[[], None], peer: int) -> None:
         def run() -> None:
             failed: Exception | None = None
             try:
@@ -167,42 +172,37 @@ class AsyncPairs:
                 failed = error
             with self._turn:
                 self._error = self._error or failed
-                self._open -= set(peers)
-                self._asking = False  # who waits for it raises the error
+                self._open.discard(peer)
+                if self._asked == peer:
+                    self._asked = None
                 self._turn.notify_all()
 
-        name = f"thinwire-pairs-{'-'.join(map(str, peers))}"
-        self._threads.append(threading.Thread(target=run, name=name, daemon=True))
+        self._threads.append(threading.Thread(target=run, name=f"thinwire-pairs-{peer}", daemon=True))
         self._threads[-1].start()
 
-    def _ask(self, driver: Processes) -> None:
-        """The life of an active rank's thread."""
-        spoken = dict.fromkeys(self._near, time.monotonic())
-        asked = 0
-        while True:
+    def _ask(self, driver: Processes, peer: int) -> None:
+        """The life of a thread of an active rank."""
+        spoken = time.monotonic()
+        while peer in self._alive():
             with self._turn:
-                self._turn.wait_for(lambda: self._asking or self._stopping, min(1.0, self._beat / 4))
-                due, stopping = self._asking, self._stopping
-            near = self._alive()
-            if due and near:
-                peer = self.exchange.choose(Key(self._seed, asked, self.rank), self.rank, near)
+                self._turn.wait_for(
+                    lambda: self._asked == peer or self._stopping, max(0.01, spoken + self._beat - time.monotonic())
+                )
+                due, stopping = self._asked == peer, self._stopping
+            if due:
                 self._talk(driver, peer, lambda there, ctx: self.exchange.ask(self.shared, there, ctx))
-                spoken[peer] = time.monotonic()
-            asked += due
-            with self._turn:
-                self._asking = self._asking and not due
-                self._turn.notify_all()
-            if stopping and not due:
-                break
-            for peer in self._alive():
-                if time.monotonic() - spoken[peer] > self._beat:
-                    self._talk(driver, peer, self.exchange.greet)
-                    spoken[peer] = time.monotonic()
-        for peer in self._alive():
-            self._talk(driver, peer, lambda there, ctx: self.exchange.greet(there, ctx, last=True))
+                with self._turn:
+                    self._asked = None
+                    self._turn.notify_all()
+            elif stopping:
+                self._talk(driver, peer, lambda there, ctx: self.exchange.greet(there, ctx, last=True))
+                return
+            else:
+                self._talk(driver, peer, self.exchange.greet)
+            spoken = time.monotonic()
 
     def _answer(self, driver: Processes, peer: int) -> None:
-        """The life of a passive rank's thread."""
+        """The life of a thread of a passive rank."""
         while self._talk(driver, peer, lambda there, ctx: self.exchange.answer(self.shared, there, ctx)):
             pass
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from thinwire.core.types import Layout
-from thinwire.engine.async_pairs import AsyncPairs, edge_drivers
+from thinwire.engine.async_pairs import AsyncPairs, edge_drivers, edges_of
 from thinwire.engine.rounds import Packed, Rounds
 from thinwire.engine.shared import Shared
 from thinwire.exchange.pairs import Pairs
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.optim import Optimizer
 
     from thinwire.engine.parameters import Trained
 
@@ -40,15 +39,13 @@ class AsyncModels(Rounds):
         self._shared: Shared | None = None
         for bucket in packed.buckets:
             bucket.extra = {"model": torch.zeros_like(bucket.flat)}
-        self._hooks.append(packed.optimizer.register_step_post_hook(self._step_ended))
 
     def begin(self) -> None:
         """Share the common model, and start to average it."""
         exchanger = self.packed.exchanger
         assert isinstance(self._exchange, Pairs)
-        drivers = edge_drivers(
-            exchanger.group, self._exchange, exchanger.timeout, slot=exchanger.method.overlap.in_flight
-        )
+        wanted = edges_of(self._exchange, exchanger.comm.size, exchanger.timeout)
+        drivers = edge_drivers(exchanger.borrow(wanted), self._exchange)
         exchanger.traffic += [driver.traffic for driver in drivers]
         self._shared = Shared(self._model())
         self._pairs = AsyncPairs(
@@ -61,10 +58,12 @@ class AsyncModels(Rounds):
             beat=exchanger.timeout / 4,
             gone=exchanger.comm.gone if exchanger.drops else None,
         )
+        exchanger.farewell = lambda pairs=self._pairs: pairs.stop(exchanger.timeout)  # type: ignore[misc]
         self._pairs.start()
 
-    def before_step(self) -> None:
+    def before_step(self, *, closure: bool) -> None:
         """Remember where the step starts from."""
+        self.packed.skipping.look()
         if self._before is None:
             self._before = self._model()
 
@@ -92,11 +91,13 @@ class AsyncModels(Rounds):
         """Wait for the neighbours, unless something has failed."""
         super().close(failed=failed)
         pairs, self._pairs = self._pairs, None
+        self.packed.exchanger.farewell = None
         if pairs is not None and not failed:
             self._take(pairs.stop(self.packed.exchanger.timeout))
 
     @torch.no_grad()
-    def _step_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def after_step(self) -> None:
+        """Add the step to the model that is shared, and go on from there."""
         if self.packed.quiet():
             return
         assert self._pairs is not None

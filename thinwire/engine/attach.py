@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, final
@@ -21,16 +20,26 @@ from thinwire.engine.consensus import Consensus
 from thinwire.engine.exchanger import Exchanger
 from thinwire.engine.gradients import Gradients
 from thinwire.engine.legal import check_method
+from thinwire.engine.misuse import (
+    attached,
+    check_free,
+    check_initialised,
+    check_method_type,
+    check_model,
+    check_optimizer,
+    refuse_ddp,
+    tuple_of,
+)
 from thinwire.engine.models import Models
-from thinwire.engine.parameters import Trained, check_model, trained
+from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
 from thinwire.engine.replicas import equalise
 from thinwire.engine.rounds import Packed, Rounds
-from thinwire.engine.signal import source
+from thinwire.engine.settings import Settings
+from thinwire.engine.signal import Source, source
+from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
 from thinwire.exchange.proximal import Proximal
 from thinwire.sync.signals import Param
-
-_attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
 def attach(
@@ -44,6 +53,7 @@ def attach(
     seed: int = 0,
     timeout: float = 600.0,
     drop_dead: bool = False,
+    on_nonfinite: OnNonfinite = "skip",
 ) -> Wire:
     """Exchange the gradients of `model` by `method` from here on; every rank calls it with the same arguments.
 
@@ -52,25 +62,35 @@ def attach(
     (10,000; 0 for methods that keep no magnitudes) and names that match a pattern in `exclude` travel uncompressed.
     A rank that does not answer for `timeout` seconds is an error; one that has died is noticed at once.
 
+    Where a gradient is not finite on any rank, `on_nonfinite` says what the optimizer's next step does on all ranks:
+    nothing ("skip"), raise FloatingPointError ("raise"), or step all the same ("keep"). Where models are exchanged,
+    each rank decides by its own gradients.
+
     Methods that gossip leave gradients alone and exchange models inside `optimizer.step`, with neighbours only; ranks
     then differ, and `wire.consensus()` is the model to keep. With `drop_dead` they go on without a neighbour that has
     died or does not answer: its weight falls to the ranks it was connected to.
     """
-    if not isinstance(method, Method):
-        raise TypeError(
-            f"attach takes a Method; got {method!r}: write tw.attach(model, optimizer, tw.methods.qsgd())"
-        )
+    check_method_type(method, "tw.attach(model, optimizer, {})")
     check_model(model)
-    if not dist.is_initialized():
-        raise ValueError(
-            'attach needs a process group; write torch.distributed.init_process_group("gloo") before it, '
-            "and start the script with torchrun"
-        )
-    if optimizer in _attached:
-        raise ValueError("this optimizer is attached already; write wire.switch(method), or wire.detach() first")
+    check_optimizer(optimizer)
+    check_policy(on_nonfinite)
+    check_initialised()
+    check_free(optimizer)
     group = process_group or dist.group.WORLD
     assert group is not None
-    return Wire(model, optimizer, method, group, min_size, exclude, seed, timeout, drop_dead)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
+    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
+    wire._rounds.hold(refuse_ddp(model))
+    return wire
+
+
+def _by_hooks(packed: Packed, signal: Source | None) -> Rounds:
+    """Torch hooks, on parameters or on the optimizer."""
+    if signal is not None:
+        return Gradients(packed, signal)
+    if packed.exchanger.method.sync.staleness is None:
+        return AsyncModels(packed)
+    return Models(packed)
 
 
 @final
@@ -80,25 +100,34 @@ class Wire:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
+        members: list[Trained],
         method: Method,
         group: dist.ProcessGroup,
-        min_size: int | None,
-        exclude: Sequence[str],
-        seed: int,
-        timeout: float,
-        drop_dead: bool,
+        settings: Settings,
+        make_rounds: Callable[[Packed, Source | None], Rounds],
+        *,
+        equal: bool = False,
     ) -> None:
-        self._optimizer, self._group = optimizer, group
-        self._min_size, self._exclude, self._drop_dead = min_size, exclude, drop_dead
-        self._trained: list[Trained] = trained(model, optimizer)
-        check_exclude([item for _, item in self._trained], exclude)
+        """`equal`: parameters and buffers are the same on all ranks already."""
+        self._optimizer, self._group, self._settings = optimizer, group, settings
+        self._make_rounds = make_rounds
+        self._trained = members
+        check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
-        self._build(method, seed, timeout)
-        equalise(model, group)
-        self._exchanger.forget_traffic()
-        self._rounds.begin()
-        _attached.add(optimizer)
+        self._build(method, settings.seed)
+        try:
+            if not equal:
+                self._exchanger.call(lambda driver: equalise(model, driver.everybody))
+            self._exchanger.forget_traffic()
+            self._rounds.begin()
+        except BaseException as error:
+            self._rounds.close(failed=True)
+            self._exchanger.close(failed=True, why=f"it failed in attach: {error}")
+            raise
+        self._exchanger.watch.beating = False
+        if optimizer is not None:
+            attached.add(optimizer)
 
     # What a training loop uses.
 
@@ -113,6 +142,7 @@ class Wire:
 
         Where models are exchanged, optimizer steps in the block are local.
         """
+        self._rounds.check_no_sync()
         self._quiet += 1
         try:
             yield
@@ -120,8 +150,9 @@ class Wire:
             self._quiet -= 1
 
     def stats(self) -> dict[str, float]:
-        """Bytes, bits an element, ratio, compression error and seconds of this rank since attach."""
-        return {**self._rounds.report(), **self._exchanger.report()}
+        """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
+        skipped = {"steps_skipped": self._packed.skipping.skipped}
+        return {**skipped, **self._rounds.report(), **self._exchanger.report()}
 
     def plan(self) -> Plan:
         """What happens to every tensor; print it."""
@@ -135,8 +166,7 @@ class Wire:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""
         self._rounds.settle()
         with torch.no_grad():
-            self._rounds.gather()
-            found = self._exchanger.consensus(self._packed.buckets)
+            found = self._exchanger.consensus(self._rounds.models())
         model: dict[str, torch.Tensor] = {}
         for bucket, (mean, _) in zip(self._packed.buckets, found, strict=True):
             cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
@@ -153,22 +183,24 @@ class Wire:
         From or to a method that exchanges models, all ranks go on from the mean of their models and of the moments of
         their optimizers, without memories.
         """
-        old, rounds, seed, timeout = self._exchanger, self._rounds, self._exchanger.seed, self._exchanger.timeout
+        check_method_type(method, "wire.switch({})")
+        old, rounds, packed = self._exchanger, self._rounds, self._packed
         models = Param() in (self.method.sync.of, method.sync.of)
-        if models:
-            self._average()
-        kept = None if models else checkpoint.collect(old, self._packed.buckets)
-        self._build(method, seed, timeout)
+        kept = None if models else checkpoint.collect(old, packed.buckets)
+        self._build(method, old.seed)  # a meeting that fails leaves everything as it was
         rounds.close()
         self._exchanger.succeed(old)
-        old.close()
+        old.close(why=f"it switched to {method.id}")
         if kept is None:
+            self._average()
+            self._exchanger.forget_traffic()
             self._rounds.begin()
         else:
-            checkpoint.restore(self._exchanger, self._packed.buckets, kept, on_resize="error")
+            checkpoint.restore(self._exchanger, self._packed.buckets, kept, on_resize="error", same=False)
+        self._exchanger.watch.beating = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The memories of this rank by parameter, for torch.save (a file a rank) or torch.distributed.checkpoint.
+        """The memories of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint.
 
         Where models are exchanged, this rank's model is part of it.
         """
@@ -183,13 +215,12 @@ class Wire:
         ("mean"), or starts without ("reset"), or refuses ("error"). Where models are exchanged, every rank starts
         from the mean of the models, without memories.
         """
-        checkpoint.check(self.method, state)
         saved, resized = checkpoint.restore(self._exchanger, self._packed.buckets, state, on_resize=on_resize)
         self._rounds.load(saved, resized=resized)
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
-        self._end(failed=False)
+        self._end()
 
     def __enter__(self) -> Wire:
         return self
@@ -197,41 +228,48 @@ class Wire:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(failed=kind is not None)
+        self._end(error)
 
-    def _build(self, method: Method, seed: int, timeout: float) -> None:
+    def _build(self, method: Method, seed: int) -> None:
         """Plan, exchanger, handshake, buckets and hooks for `method`."""
-        check_method(method, dist.get_world_size(self._group), drop_dead=self._drop_dead)
+        settings = self._settings
+        check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = None if isinstance(method.sync.of, Param) else source(method.sync.of, self._optimizer)
         plan = make_plan(
             [item for _, item in self._trained],
             method.id,
             bucket_mb=method.overlap.bucket_mb,
-            min_size=smallest(method) if self._min_size is None else self._min_size,
-            exclude=self._exclude,
+            min_size=smallest(method) if settings.min_size is None else settings.min_size,
+            exclude=settings.exclude,
             whole=isinstance(method.exchange, Proximal),
         )
-        fields = {"model": str([(item.name, item.shape) for _, item in self._trained]), "plan": str(plan)}
+        fields = {
+            "model": str([(item.name, item.shape) for _, item in self._trained]),
+            "plan": str(plan),
+            "on_nonfinite": settings.on_nonfinite,
+        }
         # A meeting that fails leaves everything as it was.
-        self._exchanger = Exchanger.meet(method, self._group, seed, timeout, fields, self._optimizer, self._drop_dead)
+        self._exchanger = Exchanger.meet(
+            method, self._group, seed, settings.timeout, fields, self._optimizer, settings.drop_dead
+        )
         self._plan = plan
         by_name = {one.item.name: one for one in self._trained}
         buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
         members = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
-        self._packed = Packed(self._exchanger, buckets, members, self._optimizer, lambda: self._quiet > 0)
-        if signal is not None:
-            self._rounds: Rounds = Gradients(self._packed, signal)
-        elif method.sync.staleness is None:
-            self._rounds = AsyncModels(self._packed)
-        else:
-            self._rounds = Models(self._packed)
+        skipping = Skipping(self._optimizer, settings.on_nonfinite)
+        self._packed = Packed(self._exchanger, buckets, members, self._optimizer, lambda: self._quiet > 0, skipping)
+        self._rounds: Rounds = self._make_rounds(self._packed, signal)
 
-    def _end(self, *, failed: bool) -> None:
-        _attached.discard(self._optimizer)
+    def _end(self, error: BaseException | None = None) -> None:
+        if self._optimizer is not None:
+            attached.discard(self._optimizer)
+        failed = error is not None
         try:
             self._rounds.close(failed=failed)
-        finally:
-            self._exchanger.close()
+        except BaseException as late:
+            self._exchanger.close(failed=True, why=f"it raised {type(late).__name__}: {late}")
+            raise
+        self._exchanger.close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else "")
 
     def _average(self) -> None:
         """Every model becomes the mean of all, and so do moments: replicas with moments of their own drift apart."""
@@ -239,6 +277,6 @@ class Wire:
         with torch.no_grad():
             for p, item in self._trained:
                 p.copy_(mean[item.name])
-                for moment in self._optimizer.state[p].values():
+                for moment in ({} if self._optimizer is None else self._optimizer.state[p]).values():
                     if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
                         moment.copy_(self._exchanger.average(moment.float()))

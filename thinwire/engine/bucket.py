@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from thinwire.core.clock import Clock
     from thinwire.core.exchange import Exchange
     from thinwire.engine.handover import Handover
+    from thinwire.engine.lane import Piece
 
 
 @final
@@ -38,8 +38,19 @@ class Chunk:
 class Agreed:
     """What all ranks know of a bucket's round before it is exchanged."""
 
-    finite: bool
+    broken: int  # one more than the last rank on which something is not finite; 0: all is finite
+    same_lr: bool
     used: list[bool]  # by tensor: whether any rank has a gradient for it
+
+    @property
+    def finite(self) -> bool:
+        """Whether what every rank has is finite."""
+        return not self.broken
+
+    @property
+    def worth_sending(self) -> bool:
+        """Whether the round goes on."""
+        return self.finite and self.same_lr
 
 
 @final
@@ -48,8 +59,10 @@ class Round:
     """One bucket on its way."""
 
     handover: Handover
-    agreed: Future[Agreed] | None  # models need no agreement
-    parts: list[Future[None]] = field(default_factory=list)
+    agreed: Piece[Agreed] | None  # models that gossip need no agreement
+    lr: float
+    models: bool  # or gradients
+    parts: list[Piece[None]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
 
 

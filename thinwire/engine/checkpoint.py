@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 import thinwire
 from thinwire.comm.base import to_bytes, to_tensor
 from thinwire.core.config import from_json
+from thinwire.engine.damage import FORMAT, check_state
 
 if TYPE_CHECKING:
     from thinwire.comm.base import Comm
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.exchanger import Exchanger
 
-FORMAT = 1
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 Where = tuple[str, str]  # memory, parameter
@@ -71,38 +72,90 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, 
     return {f"rank{exchanger.comm.rank}": state}
 
 
-def check(method: Method, saved: Saved) -> None:
-    """Refuse the state of another method, and say which field differs. How it was bucketed does not matter."""
-    for state in _by_rank(saved).values():
-        if state["format"] != FORMAT:
-            raise ValueError(f"a state of format {state['format']}; this thinwire reads format {FORMAT}")
-        before = from_json(state["method"])
-        if (before.exchange, before.sync) != (method.exchange, method.sync):
-            differs = _difference(before.to_config(), method.to_config())
-            raise ValueError(
-                f"the state was saved with another method: {differs}; attach with that one, "
-                "load, and write wire.switch(method)"
-            )
-
-
 @torch.no_grad()
 def restore(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize
+    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
 ) -> tuple[Mapping[str, Any], bool]:
     """Fill the memories; one that was not kept for a parameter starts at zero. Every rank calls it.
 
-    Returns what else was saved, and whether the number of ranks is another one now.
+    A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was; so is that
+    of another method, unless `same` is False. Returns what else was saved, and whether the number of ranks is another
+    one now.
     """
+    comm = exchanger.comm
+    states: dict[int, Mapping[str, Any]] = {}
+    with _agreement(exchanger):
+        states = _checked(exchanger, buckets, saved, on_resize, same=same)
+    first = next(iter(states.values()))
+    held = {rank: _held(state) for rank, state in states.items()}
+    own = held[comm.rank] if first["ranks"] == comm.size else None
+    fresh = own is None and on_resize == "reset"
+    lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
+    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    for rank, pieces in shared.items():
+        held[rank] = {**held.get(rank, {}), **pieces}
+    found: list[tuple[Piece, Tensor]] = []
+    with _agreement(exchanger):
+        for piece in _pieces(comm, buckets):
+            if fresh or not any(piece.where in pieces for pieces in held.values()):
+                found.append((piece, torch.zeros(())))
+            elif own is not None and _covered(own, piece):
+                found.append((piece, _assemble([own], piece)))
+            else:
+                found.append((piece, _assemble(list(held.values()), piece)))
+    for piece, data in found:
+        piece.data.copy_(data)
+    exchanger.round = first["round"]
+    exchanger.seed = first["seed"]
+    exchanger.motion.restore(first["motion"])
+    for bucket in buckets:
+        for chunk in bucket.chunks:
+            chunk.lr = first["lr"].get(bucket.items[0].name)
+    return first, own is None
+
+
+@contextmanager
+def _agreement(exchanger: Exchanger) -> Iterator[None]:
+    """Raise on every rank what one of them raises in the block, so that no rank goes on alone."""
+    wrong = ""
+    try:
+        yield
+    except Exception as error:  # whatever it is, the state is not what `collect` made
+        wrong = str(error) or repr(error)
+    said = exchanger.call(lambda driver: driver.run(_tell(driver.comm, wrong)))
+    told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
+    if told:
+        raise ValueError(told)
+
+
+async def _tell(comm: Comm, text: str) -> list[str]:
+    return [to_bytes(said).decode().strip() for said in await comm.all_gather(to_tensor((text or " ").encode()))]
+
+
+def _checked(
+    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
+) -> dict[int, Mapping[str, Any]]:
+    """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
     states = _by_rank(saved)
-    first = next(iter(states.values()))
-    held = {rank: _held(state) for rank, state in states.items()}
-    comm, own = exchanger.comm, None
+    names = [n for b in buckets for c in b.chunks for n in c.state] + [n for b in buckets for n in b.extra]
+    for rank, state in states.items():
+        check_state(f"the state of rank {rank}", state, names if same else ())
+        if same:
+            _check_method(exchanger.method, state)
+        _check_model(buckets, state["parameters"])
+    comm, first = exchanger.comm, next(iter(states.values()))
+    for rank, state in states.items():
+        for entry in ("ranks", "round", "seed", "method"):
+            if state[entry] != first[entry]:
+                raise ValueError(
+                    f"the states are of different runs or times: '{entry}' is {first[entry]!r} for rank "
+                    f"{min(states)} and {state[entry]!r} for rank {rank}"
+                )
     if first["ranks"] == comm.size:
-        if comm.rank not in held:
-            raise ValueError(f"rank {comm.rank} was given the state of rank {min(held)}; load this rank's own file")
-        own = held[comm.rank]
+        if comm.rank not in states:
+            raise ValueError(f"rank {comm.rank} was given the state of rank {min(states)}; load this rank's own file")
     elif on_resize == "error":
         raise ValueError(f'saved on {first["ranks"]} ranks, loaded on {comm.size}; write on_resize="mean" or "reset"')
     elif on_resize == "mean" and len(states) < first["ranks"]:
@@ -110,26 +163,18 @@ def restore(
             f"saved on {first['ranks']} ranks, loaded on {comm.size}: the mean needs all their states; "
             "write wire.load_state_dict([torch.load(f) for f in files])"
         )
-    _check_model(buckets, first["parameters"])
-    fresh = own is None and on_resize == "reset"
-    lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
-    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
-    for rank, pieces in shared.items():
-        held[rank] = {**held.get(rank, {}), **pieces}
-    for piece in _pieces(comm, buckets):
-        if fresh or not any(piece.where in pieces for pieces in held.values()):
-            piece.data.zero_()
-        elif own is not None and _covered(own, piece):
-            piece.data.copy_(_assemble([own], piece))
-        else:
-            piece.data.copy_(_assemble(list(held.values()), piece))
-    exchanger.round = first["round"]
-    exchanger.seed = first["seed"]
-    exchanger.motion.restore(first.get("motion", []))
-    for bucket in buckets:
-        for chunk in bucket.chunks:
-            chunk.lr = first["lr"].get(bucket.items[0].name)
-    return first, own is None
+    return states
+
+
+def _check_method(method: Method, state: Mapping[str, Any]) -> None:
+    """Refuse the state of another method, and say which field differs. How it was bucketed does not matter."""
+    before = from_json(state["method"])
+    if (before.exchange, before.sync) != (method.exchange, method.sync):
+        differs = _difference(before.to_config(), method.to_config())
+        raise ValueError(
+            f"the state was saved with another method: {differs}; attach with that one, "
+            "load, and write wire.switch(method)"
+        )
 
 
 def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
@@ -251,7 +296,11 @@ def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> 
 
 def _by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
     several = [saved] if isinstance(saved, Mapping) else list(saved)
-    states = {int(key[4:]): state for one in several for key, state in one.items() if key.startswith("rank")}
+    states: dict[int, Mapping[str, Any]] = {}
+    for one in several:
+        for key, state in one.items() if isinstance(one, Mapping) else ():
+            if str(key).startswith("rank") and str(key)[4:].isdecimal():
+                states[int(key[4:])] = state
     if not states:
         raise ValueError(
             "not a state of thinwire: write wire.load_state_dict(s) with what wire.state_dict() returned"

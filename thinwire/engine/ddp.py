@@ -1,10 +1,10 @@
-"""ddp_hook: the same exchange inside PyTorch's DistributedDataParallel.
+"""ddp_hook: the same engine under PyTorch's DistributedDataParallel.
 
     model = DDP(model)
-    model.register_comm_hook(*tw.ddp_hook(tw.methods.qsgd(bits=4), model))
+    model.register_comm_hook(*tw.ddp_hook(tw.methods.qsgd(bits=4), model, optimizer))
 
-DDP decides which parameters share a bucket and when it is full: all of them in the first step, smaller buckets from
-the second on. Memories are kept by parameter, so they are carried over when the buckets change.
+DDP says when gradients are complete; what shares a bucket is thinwire's own plan, the same as under `attach`. DDP's
+buckets change after the first step, and differ between torch releases: memories, noise and checkpoints do not.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from thinwire.comm.processes import Processes
 from thinwire.core.method import Method
-from thinwire.engine import checkpoint
-from thinwire.engine.bucket import Bucket
-from thinwire.engine.exchanger import Exchanger
-from thinwire.engine.handover import Handover
-from thinwire.engine.plan import Item, Plan, check_exclude, make_plan, smallest
-from thinwire.sync.signals import Grad
+from thinwire.engine.attach import Wire
+from thinwire.engine.filling import Filling
+from thinwire.engine.misuse import check_free, check_method_type, check_optimizer, tuple_of
+from thinwire.engine.parameters import exchanged_by_ddp
+from thinwire.engine.rounds import Packed, Rounds
+from thinwire.engine.settings import Settings
+from thinwire.engine.signal import Source
+from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.sync.signals import Param
 
-WHOLE = float(1 << 20)  # DDP has cut the buckets already
-Hook: TypeAlias = Callable[["HookState", dist.GradBucket], Future[Tensor]]
+Hook: TypeAlias = Callable[[Wire, dist.GradBucket], Future[Tensor]]
 
 
 def ddp_hook(
@@ -41,125 +42,111 @@ def ddp_hook(
     exclude: Sequence[str] = (),
     seed: int = 0,
     timeout: float = 600.0,
-) -> tuple[HookState, Hook]:
-    """State and hook for `model.register_comm_hook`; every rank calls it with the same arguments.
+    on_nonfinite: OnNonfinite = "skip",
+) -> tuple[Wire, Hook]:
+    """The handle and the hook for `model.register_comm_hook`; every rank calls it with the same arguments.
 
-    With the optimizer, residuals follow its learning rate (of the first group) as they do under `attach`.
+    The handle does what that of `attach` does. After its `detach` the hook is a plain mean, because DDP keeps a hook
+    for ever. With the optimizer, residuals follow its learning rates, and steps whose gradients are not finite are
+    left out; without it, the learning rate counts as constant, and DDP's NaN reach the optimizer.
     """
+    check_method_type(method, "tw.ddp_hook({}, model)")
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(
             f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
             "write model = DDP(model), or tw.attach(model, optimizer, method)"
         )
-    if not isinstance(method.sync.of, Grad):
-        raise ValueError(f"{method.id} exchanges {method.sync.of.name}, and DDP only gradients; write tw.attach(...)")
-    return HookState(method, model, optimizer, min_size, tuple(exclude), seed, timeout), _hook
+    if isinstance(method.sync.of, Param):
+        raise ValueError(
+            f"{method.id} exchanges models, and DDP gradients; write tw.attach(model, optimizer, method)"
+        )
+    if optimizer is not None:
+        check_optimizer(optimizer)
+        check_free(optimizer)
+    check_policy(on_nonfinite)
+
+    def make(packed: Packed, source: Source | None) -> Rounds:
+        if source is None:
+            raise ValueError("DDP exchanges gradients; write tw.attach(model, optimizer, method)")
+        return DdpGradients(packed, source, model.process_group)
+
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
+    members = exchanged_by_ddp(model, optimizer)
+    return Wire(model.module, optimizer, members, method, model.process_group, settings, make, equal=True), _hook
 
 
 @final
-class HookState:
-    """What the hook keeps: `stats`, `plan`, `state_dict` and `load_state_dict` as on the handle of `attach`."""
+class DdpGradients(Rounds):
+    """Takes the gradients that DDP hands over; all results are there when it has handed over the last bucket."""
 
-    def __init__(
-        self,
-        method: Method,
-        model: DistributedDataParallel,
-        optimizer: Optimizer | None,
-        min_size: int | None,
-        exclude: tuple[str, ...],
-        seed: int,
-        timeout: float,
-    ) -> None:
-        self._optimizer = optimizer
-        self._min_size = smallest(method) if min_size is None else min_size
-        self._exclude = exclude
-        named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-        self._items = {id(p): Item(name, tuple(p.shape), p.device) for name, p in named}
-        check_exclude(list(self._items.values()), exclude)
-        fields = {
-            "model": str([(i.name, i.shape) for i in self._items.values()]),
-            "exclude": str((min_size, exclude)),
-        }
-        self._exchanger = Exchanger.meet(method, model.process_group, seed, timeout, fields, optimizer)
-        self._exchanger.forget_traffic()
-        self._buckets: dict[tuple[str, ...], list[Bucket]] = {}
-        self._kept: checkpoint.Saved | None = None  # memories that wait for their bucket
-        self._on_resize: checkpoint.OnResize = "error"
+    def __init__(self, packed: Packed, source: Source, group: dist.ProcessGroup) -> None:
+        super().__init__(packed)
+        self._filling = Filling(packed, source, "`with model.no_sync():`")
+        self._places = {id(place.one.parameter): place for place in self._filling.places}
+        self._group = group
+        self._open = True
+        self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
+        self._grads: dict[int, Tensor] = {}  # by parameter, where the results go
 
-    @property
-    def method(self) -> Method:
-        """What is in use."""
-        return self._exchanger.method
+    def before_step(self, *, closure: bool) -> None:
+        """Nothing has to be done: DDP calls its hook in every backward pass."""
 
-    def stats(self) -> dict[str, float]:
-        """Bytes, bits an element, ratio, compression error and seconds of this rank."""
-        return self._exchanger.report()
+    def after_step(self) -> None:
+        """The gradients at hand have been used."""
+        self._filling.since_step = 0
 
-    def plan(self) -> Plan:
-        """What happens to every tensor, whatever bucket DDP puts it into."""
-        return self._make_plan(list(self._items.values())[::-1])
+    def check_no_sync(self) -> None:
+        """DDP's own block is the one that it looks at."""
+        raise ValueError("DDP decides which backward passes exchange; write `with model.no_sync():`")
 
-    def state_dict(self) -> dict[str, Any]:
-        """The memories of this rank, by parameter."""
-        return checkpoint.collect(self._exchanger, [b for several in self._buckets.values() for b in several])
+    def close(self, *, failed: bool = False) -> None:
+        """From here on the hook is a plain mean."""
+        super().close(failed=failed)
+        self._open = False
 
-    def load_state_dict(self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize = "mean") -> None:
-        """Go on where `state_dict` was taken, from the next backward pass on. See `Wire.load_state_dict`."""
-        checkpoint.check(self.method, state)
-        self._kept, self._on_resize, self._buckets = state, on_resize, {}
-
+    @torch.no_grad()
     def exchange(self, full: dist.GradBucket) -> Future[Tensor]:
-        """Launch what DDP has filled; the future holds the mean."""
-        items = [self._items[id(p)] for p in full.parameters()]
-        buckets = self._for(items, full.index())
-        gradients = dict(zip((item.name for item in items), full.gradients(), strict=True))
-        lr = 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
-        for bucket in buckets:
-            for place, item in enumerate(bucket.items):
-                bucket.fill(place, gradients[item.name])
-            self._exchanger.launch(bucket, lr)
-        device = full.buffer().device
-        done: Future[Tensor] = Future(devices=[device] if device.type == "cuda" else None)
-        handover = Handover(device)
-
-        def write_back(driver: Processes) -> None:
-            try:
-                with handover.work():
-                    for bucket in buckets:
-                        self._exchanger.wait(bucket)
-                        for item, view in zip(bucket.items, bucket.views, strict=True):
-                            gradients[item.name].copy_(view)
-                    done.set_result(full.buffer())
-            except Exception as error:
-                done.set_exception(error)  # type: ignore[arg-type]
-
-        self._exchanger.lane.launch(write_back)
+        """Take what DDP has filled. Its futures are done when the last bucket of the round has come back."""
+        buffer = full.buffer()
+        if not self._open:
+            return self._plain_mean(buffer)
+        if not self._waiting:
+            self._filling.begin(stepping=self.stepping)
+        for p, grad in zip(full.parameters(), full.gradients(), strict=True):
+            self._grads[id(p)] = grad
+            self._filling.fill(self._places[id(p)], grad)
+        self._filling.launch_full()
+        done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+        self._waiting.append((done, buffer))
         if full.is_last():
-            self._exchanger.end_round()
-            self._kept = None
+            self._finish()
         return done
 
-    def _for(self, items: list[Item], index: int) -> list[Bucket]:
-        """The buckets of these parameters: one compressed, one not. New ones take over what others remember."""
-        names = tuple(item.name for item in items)
-        if names not in self._buckets:
-            if self._kept is None and self._buckets:
-                self._kept, self._on_resize, self._buckets = self.state_dict(), "error", {}
-            plan = self._make_plan(items)
-            made = [self._exchanger.bucket(2 * index + i, parcel) for i, parcel in enumerate(plan.parcels)]
-            if self._kept is not None:
-                checkpoint.restore(self._exchanger, made, self._kept, on_resize=self._on_resize)
-            self._buckets[names] = made
-        return self._buckets[names]
+    def _finish(self) -> None:
+        waiting, grads = self._waiting, self._grads
+        self._waiting, self._grads = [], {}
+        self._filling.launch_rest(lambda place: None)
+        for place, view in self._filling.results():
+            grad = grads.get(id(place.one.parameter))
+            if grad is not None:
+                grad.copy_(view)
+        for done, buffer in waiting:
+            done.set_result(buffer)
+        if self.stepping:
+            self.packed.skipping.begin(self.packed.exchanger.round)
 
-    def _make_plan(self, items: Sequence[Item]) -> Plan:
-        in_order = items[::-1]  # a plan is made from the first layer on; DDP's buckets start with the last
-        return make_plan(in_order, self.method.id, bucket_mb=WHOLE, min_size=self._min_size, exclude=self._exclude)
+    def _plain_mean(self, buffer: Tensor) -> Future[Tensor]:
+        buffer.div_(dist.get_world_size(self._group))
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        assert work is not None
+        mean: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return mean
 
 
-def _hook(state: HookState, bucket: dist.GradBucket) -> Future[Tensor]:
-    with torch.no_grad():
-        return state.exchange(bucket)
+def _hook(state: Wire, bucket: dist.GradBucket) -> Future[Tensor]:
+    rounds: Any = state._rounds
+    found: Future[Tensor] = rounds.exchange(bucket)
+    return found
 
 
 # DDP compares the annotations themselves, and here they are strings.

@@ -1,19 +1,23 @@
 """Exchanger: buckets over a lane; what `attach` and `ddp_hook` share.
 
 A bucket's round is one agreement and one exchange a chunk, launched in this order. The agreement tells every rank
-whether all gradients are finite and which tensors have one: if a gradient is not finite nothing is encoded, every
-rank gets NaN for the bucket, and memories stay as they were. Sums of plain float32 carry a NaN by themselves.
+whether all gradients are finite, whether all learning rates are equal and which tensors have a gradient: if one is
+not finite nothing is encoded, every rank gets NaN for the bucket, and memories stay as they were. Sums of plain
+float32 carry a NaN by themselves, so they start without waiting for the agreement.
 
 Models that gossip need no agreement, and wait for neighbours alone. One that is not finite is an error.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+import struct
+import sys
 import threading
-from concurrent.futures import Future
+import time
+import weakref
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, final
 
@@ -25,19 +29,21 @@ from thinwire.core.clock import Clock, Span
 from thinwire.core.types import Context, Key
 from thinwire.engine.bucket import Agreed, Bucket, Chunk, Round
 from thinwire.engine.consensus import apart, average, sample
-from thinwire.engine.groups import drivers
+from thinwire.engine.ending import release, watch_over
+from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import handshake
-from thinwire.engine.lane import Lane, Work
+from thinwire.engine.lane import Lane, Piece, Work
+from thinwire.engine.meeting import Meeting
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.stats import SAMPLE_EVERY, Stats, compression_error
-from thinwire.engine.watch import Watch
+from thinwire.engine.watch import Watch, private_store
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.gossip import Gossip
 from thinwire.exchange.proximal import Proximal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
     from torch.optim import Optimizer
@@ -51,7 +57,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLAIN = AllReduce()
 LOOK = 0.2  # seconds between looks at the alarm while waiting
-_attached = itertools.count()  # ranks attach in the same order, so this names an attach on all of them
+LATE = 1.0  # seconds between looks at who has left
+FAREWELL = 1.0  # seconds in which threads may end
+LAST = 255  # what a byte holds
 
 
 @final
@@ -90,13 +98,30 @@ class Exchanger:
         groups = exchange.groups(size)
         if drop_dead and isinstance(exchange, Gossip):
             groups = list(exchange.edges(size))  # a group an edge, so that one that breaks leaves the others whole
-        made = drivers(group, slots, groups, timeout, set() if drop_dead else None, backend)
+        self.watch = Watch(private_store(group), dist.get_rank(group), size)
+        self.meeting = Meeting(self.watch, timeout)
+        self.farewell: Callable[[], object] | None = None  # what neighbours expect before this rank ends
+        self._lent: list[Lent] = []
+        try:
+            made = self.borrow(Wanted(slots, tuple(groups), timeout, backend)).drivers(set() if drop_dead else None)
+        except BaseException as error:
+            self.watch.leave(f"it failed in attach: {error}")
+            self.watch.stop()
+            raise
         self.comm = made[0].comm
         self.traffic = [driver.traffic for driver in made]
-        store = dist.PrefixStore(f"thinwire/{next(_attached)}", dist.distributed_c10d._get_default_store())
-        self.watch = Watch(store, self.comm.rank, self.comm.size)
         self.lane = Lane(made, self.watch.explain)
+        self.watch.launched = self.lane.launched
         self.motion = Motion(optimizer, depth)
+        # A wire that is forgotten, with its model and its optimizer, leaves no threads behind.
+        self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
+        self._forgotten.atexit = False  # `leave` is called then
+        watch_over(self)
+
+    def borrow(self, wanted: Wanted) -> Lent:
+        """Process groups that no other wire uses, until `close`; every rank calls it."""
+        self._lent.append(lend(self.group, wanted, self.meeting))
+        return self._lent[-1]
 
     def call(self, work: Work[T]) -> T:
         """Run `work(driver)` in its turn and wait for it."""
@@ -127,8 +152,8 @@ class Exchanger:
         }
         try:
             differs = exchanger.call(lambda driver: driver.run(handshake(driver.comm, {**common, **fields})))
-        except Exception:
-            exchanger.close()
+        except BaseException as error:
+            exchanger.close(failed=True, why=f"it failed in attach: {error}")
             raise
         if differs:
             exchanger.close()
@@ -155,10 +180,8 @@ class Exchanger:
         clock.mark("launch")
         agreed = None
         if not self.gossips:
-            agreed = self.lane.launch(
-                lambda driver: _agree(driver, bucket, used, handover, clock, check=exchange is not PLAIN)
-            )
-        bucket.round = Round(handover, agreed, clocks=[clock])
+            agreed = self.lane.launch(lambda driver: _agree(driver, bucket, used, lr, handover, clock))
+        bucket.round = Round(handover, agreed, lr, models=before is not None, clocks=[clock])
         for number, chunk in enumerate(chunks):
             ctx = self._context(bucket, number, chunk, lr, before)
             sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0
@@ -168,21 +191,28 @@ class Exchanger:
 
     def begin(self, buckets: Sequence[Bucket]) -> None:
         """Let a proximal exchange prepare its round; the buffers hold the models."""
-        waiting: list[Future[None]] = []
+        waiting: list[Piece[None]] = []
         for bucket in buckets:
             for number, chunk in enumerate(bucket.chunks):
                 ctx = self._context(bucket, number, chunk, 1.0, None)
                 waiting.append(self.lane.launch(_begin(bucket, chunk, ctx)))
-        for future in waiting:
-            self._wait(future)
+        for piece in waiting:
+            self._wait(piece)
 
-    def wait(self, bucket: Bucket) -> list[bool]:
-        """Until the buffer holds the result; returns which tensors have a gradient on any rank."""
+    def wait(self, bucket: Bucket) -> Agreed:
+        """Until the buffer holds the result; returns what all ranks know of it."""
         going, bucket.round = bucket.round, None
         assert going is not None
         for part in going.parts:
             self._wait(part)
-        agreed = Agreed(finite=True, used=[]) if going.agreed is None else self._wait(going.agreed)
+        agreed = Agreed(broken=0, same_lr=True, used=[]) if going.agreed is None else self._wait(going.agreed)
+        if not agreed.same_lr:
+            raise ValueError(
+                f"learning rates differ between ranks in step {self.round}: rank {self.comm.rank} has {going.lr}; "
+                "give every rank the same schedule, or replicas drift apart"
+            )
+        if going.models and not agreed.finite:
+            raise FloatingPointError(f"the model of rank {agreed.broken - 1} is not finite in step {self.round}")
         going.handover.take()
         if not agreed.finite:
             bucket.flat.fill_(math.nan)
@@ -193,7 +223,7 @@ class Exchanger:
                 self.stats.time(clock.spans)
             self.stats.elements += bucket.layout.numel
             self.stats.skipped += not agreed.finite
-        return agreed.used
+        return agreed
 
     def measure(self, buckets: Sequence[Bucket]) -> None:
         """Estimate how far apart the models in the buffers are."""
@@ -206,11 +236,11 @@ class Exchanger:
         """The mean of `x` over all ranks."""
         return self.call(lambda driver: driver.run(average(driver.comm, x, some_gone=self.drops)))
 
-    def consensus(self, buckets: Sequence[Bucket]) -> list[tuple[Tensor, float]]:
-        """By bucket, the mean of the models in the buffers and the distance to it."""
+    def consensus(self, models: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+        """By vector, the mean over all ranks and the distance to it."""
         return [
-            self.call(lambda driver, x=bucket.flat: driver.run(apart(driver.comm, x, some_gone=self.drops)))  # type: ignore[misc]
-            for bucket in buckets
+            self.call(lambda driver, x=model: driver.run(apart(driver.comm, x, some_gone=self.drops)))  # type: ignore[misc]
+            for model in models
         ]
 
     def end_round(self) -> None:
@@ -236,18 +266,39 @@ class Exchanger:
         self.motion.restore(old.motion.steps)
         self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])
 
-    def close(self) -> None:
-        """Stop the threads."""
+    def close(self, *, failed: bool = False, why: str = "") -> None:
+        """Stop the threads, and give the process groups back unless something may be left on them."""
+        release(self)
+        self._forgotten.detach()
+        self.watch.leave(why or f"it detached after {self.round} rounds")
         self.lane.close()
         self.watch.stop()
         self.motion.close()
+        self.watch.join(FAREWELL)
+        if not failed and not self.watch.alarmed.is_set() and self.lane.join(FAREWELL):
+            for lent in self._lent:
+                lent.give_back()
+        self._lent = []
+
+    def leave(self, why: str) -> None:
+        """The interpreter ends: stop without waiting for anybody, unless the schedule has promised to."""
+        raised = getattr(sys, "last_value", None)  # what ended the script
+        if raised is not None:
+            why = f"it raised {type(raised).__name__}: {raised}"
+        elif self.farewell is not None:
+            with suppress(Exception):  # there is nobody left to tell
+                self.farewell()
+        self.watch.leave(why)
+        _stop(self.lane, self.watch)
+        self.lane.join(FAREWELL)
+        self.watch.join(FAREWELL)
 
     def _work(
         self, bucket: Bucket, chunk: Chunk, exchange: Exchange, ctx: Context, going: Round, *, sample: bool
     ) -> Work[None]:
         def work(driver: Processes) -> None:
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if going.agreed is not None and exchange is not PLAIN and not going.agreed.result().finite:
+            if going.agreed is not None and exchange is not PLAIN and not going.agreed.result().worth_sending:
                 return
             with going.handover.work():
                 x = bucket.flat[chunk.start : chunk.stop]
@@ -269,16 +320,20 @@ class Exchanger:
         motion = tuple(self.motion.steps)
         return Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr, model, motion)
 
-    def _wait(self, future: Future[T]) -> T:
-        """The result; PeerError soon after any rank raises the alarm, whatever this one is waiting for."""
+    def _wait(self, piece: Piece[T]) -> T:
+        """The result; PeerError soon after any rank raises the alarm or leaves, whatever this one is waiting for."""
+        looked = time.monotonic()
         while True:
             try:
-                return future.result(timeout=LOOK)
+                return piece.result(timeout=LOOK)
             except NotYet:
-                if future.done():
+                if piece.done():
                     raise  # the work itself timed out
                 if self.watch.alarmed.is_set():
                     raise self.watch.verdict() from None
+                if not self.drops and time.monotonic() - looked > LATE:
+                    looked = time.monotonic()
+                    self.watch.look_out(piece.number)
 
 
 def _begin(bucket: Bucket, chunk: Chunk, ctx: Context) -> Work[None]:
@@ -291,14 +346,16 @@ def _begin(bucket: Bucket, chunk: Chunk, ctx: Context) -> Work[None]:
     return work
 
 
-def _agree(
-    driver: Processes, bucket: Bucket, used: bytes, handover: Handover, clock: Clock, *, check: bool
-) -> Agreed:
+def _agree(driver: Processes, bucket: Bucket, used: bytes, lr: float, handover: Handover, clock: Clock) -> Agreed:
+    """The largest of every byte over all ranks: numbers are equal if their largest and smallest bytes are."""
+    number = struct.pack("<d", lr)
     with handover.work():
-        broken = check and not (_finite(bucket.flat) if bucket.finite is None else bucket.finite)
-        flags = torch.tensor([broken, *used], dtype=torch.uint8)
+        finite = _finite(bucket.flat) if bucket.finite is None else bucket.finite
+        broken = 0 if finite else min(driver.comm.rank + 1, LAST)
+        flags = torch.tensor([broken, *used, *number, *(LAST - byte for byte in number)], dtype=torch.uint8)
         said = driver.run(_largest(driver.comm, flags), clock).tolist()
-    return Agreed(finite=not said[0], used=[bool(flag) for flag in said[1:]])
+    most, least = said[1 + len(used) : -len(number)], [LAST - byte for byte in said[-len(number) :]]
+    return Agreed(said[0], same_lr=most == least, used=[bool(flag) for flag in said[1 : 1 + len(used)]])
 
 
 async def _largest(comm: Comm, flags: Tensor) -> Tensor:
@@ -308,6 +365,11 @@ async def _largest(comm: Comm, flags: Tensor) -> Tensor:
 def _finite(x: Tensor) -> bool:
     """A sum is finite only if every term is; where it is not, it may only have overflowed."""
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _stop(lane: Lane, watch: Watch) -> None:
+    lane.close()
+    watch.stop()
 
 
 def _rescale(exchange: Exchange, chunk: Chunk, lr: float) -> None:

@@ -1,55 +1,100 @@
-"""Process groups for the slots of a lane: made once, kept, and used again by the next attach.
+"""Process groups for the slots of a lane: a set is lent to one wire at a time, and used again after it.
 
-Making groups is collective: every rank asks for the same ones in the same order. They are not torn down, because
-gloo aborts the process now and then when a group goes while another rank still talks on it.
+Two wires that shared a group would read each other's messages, so each has a set of its own. Making groups takes a
+meeting of all ranks. They are not torn down, because gloo now and then aborts the process when a group goes while
+another rank still talks on it: a wire that ends in good order gives its set back, and the next one takes it. A wire
+that failed keeps its set, since messages may be left on it. Ranks agree which set is free on all of them.
 """
 
 from __future__ import annotations
 
+import itertools
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, final
 
 import torch.distributed as dist
 
 from thinwire.comm.processes import Processes, Ranks
 
+if TYPE_CHECKING:
+    from thinwire.engine.meeting import Meeting
 
-class _Made(NamedTuple):
-    parent: dist.ProcessGroup  # kept, so that its id is not given to another
-    group: dist.ProcessGroup
-
-
-_made: dict[tuple[int, int, float, str, Ranks], _Made] = {}
+Slot = dict[Ranks, dist.ProcessGroup]
 
 
-def drivers(
-    parent: dist.ProcessGroup,
-    slots: int,
-    groups: list[Ranks],
-    timeout: float,
-    gone: set[int] | None = None,
-    backend: str | None = None,
-) -> list[Processes]:
-    """One driver a slot, each with a group of everybody in `parent` and those of `groups` that this rank is in.
+@final
+@dataclass(frozen=True)
+class Wanted:
+    """What a wire needs: `slots` times a group of everybody and the `groups` of some ranks."""
 
-    With `gone`, drivers go on without a neighbour that breaks off, and add it to the set. `backend` is the parent's
-    unless another one is given.
-    """
+    slots: int
+    groups: tuple[Ranks, ...]
+    timeout: float
+    backend: str
+
+    @property
+    def digest(self) -> int:
+        """The same number in every process."""
+        return zlib.crc32(repr(self).encode())
+
+
+@final
+@dataclass(eq=False)
+class Lent:
+    """A set of groups that one wire uses."""
+
+    number: int
+    wanted: Wanted
+    parent: dist.ProcessGroup  # it is kept, so that its id is not given to another
+    slots: list[Slot] = field(default_factory=list)
+
+    def drivers(self, gone: set[int] | None = None) -> list[Processes]:
+        """One driver per slot. With `gone`, they go on without a neighbour that breaks off, and add it to the set."""
+        return [self.driver(slot, gone) for slot in range(len(self.slots))]
+
+    def driver(self, slot: int, gone: set[int] | None = None) -> Processes:
+        """A driver on the groups of a slot that this rank is in."""
+        rank = dist.get_rank(self.parent)
+        return Processes({ranks: group for ranks, group in self.slots[slot].items() if rank in ranks}, gone)
+
+    def give_back(self) -> None:
+        """Nothing is under way on these groups, and the next wire may have them."""
+        _free[id(self.parent)].append(self)
+
+
+_free: defaultdict[int, list[Lent]] = defaultdict(list)
+_made: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+
+
+def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
+    """A set that nobody uses, with a group of everybody in `parent` and those of `wanted`; every rank calls it."""
+    mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
+    said = meeting.gather({"wanted": wanted.digest, "free": mine})
+    if len({one["wanted"] for one in said}) > 1:
+        # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
+        wanted = Wanted(1, (), wanted.timeout, wanted.backend)
+        mine, said = [], [{"free": []}]
+    both = set.intersection(*(set(one["free"]) for one in said))
+    if both:
+        found = next(one for one in _free[id(parent)] if one.number == min(both))
+        _free[id(parent)].remove(found)
+        return found
+    lent = Lent(next(_made[id(parent)]), wanted, parent)
+    lent.slots = meeting.together(lambda: [_make(parent, wanted) for _ in range(wanted.slots)])
+    return lent
+
+
+def _make(parent: dist.ProcessGroup, wanted: Wanted) -> Slot:
     everybody = tuple(range(dist.get_world_size(parent)))
-    backend = backend or dist.get_backend(parent)
-    made = []
-    for slot in range(slots):
-        own = {ranks: _make(parent, slot, ranks, timeout, backend) for ranks in dict.fromkeys([everybody, *groups])}
-        made.append(Processes({r: group for r, group in own.items() if dist.get_rank(parent) in r}, gone))
-    return made
-
-
-def _make(parent: dist.ProcessGroup, slot: int, ranks: Ranks, timeout: float, backend: str) -> dist.ProcessGroup:
-    key = (id(parent), slot, timeout, backend, ranks)
-    if key not in _made:
+    whole = dist.get_world_size(parent) == dist.get_world_size()  # else ranks outside it cannot be asked to join
+    limit = timedelta(seconds=wanted.timeout)
+    slot: Slot = {}
+    for ranks in dict.fromkeys([everybody, *wanted.groups]):
         members = [dist.get_global_rank(parent, rank) for rank in ranks]
-        whole = dist.get_world_size(parent) == dist.get_world_size()  # else ranks outside it cannot be asked to join
-        limit = timedelta(seconds=timeout)
-        group = dist.new_group(members, timeout=limit, backend=backend, use_local_synchronization=not whole)
-        _made[key] = _Made(parent, group)
-    return _made[key].group
+        slot[ranks] = dist.new_group(
+            members, timeout=limit, backend=wanted.backend, use_local_synchronization=not whole
+        )
+    return slot

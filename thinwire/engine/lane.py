@@ -8,6 +8,7 @@ waits for the network, another encodes and a third decodes. At most n pieces of 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -17,40 +18,64 @@ from thinwire.comm.processes import Processes
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]
-Job = tuple["Future[Any]", "Work[Any]"]
+Explain = Callable[[Exception], Exception]
+
+
+@final
+class Piece(Future[T]):
+    """One piece of work; `number` counts them in the order of launch."""
+
+    def __init__(self, number: int, work: Work[T]) -> None:
+        super().__init__()
+        self.number = number
+        self.work: Work[T] | None = work
 
 
 @final
 class Lane:
-    """Threads that run `work(driver)`, one a driver. `explain` turns an error into what the user should see."""
+    """Threads that run `work(driver)`, one per driver. `explain` turns an error into what the user should see."""
 
-    def __init__(self, drivers: Sequence[Processes], explain: Callable[[Exception], Exception]) -> None:
+    def __init__(self, drivers: Sequence[Processes], explain: Explain) -> None:
         self.drivers = list(drivers)
-        self._explain = explain
         self._launched = 0
-        self._queues: list[SimpleQueue[Job | None]] = [SimpleQueue() for _ in drivers]
-        for slot, driver in enumerate(self.drivers):
-            threading.Thread(
-                target=self._serve, args=(driver, self._queues[slot]), name=f"thinwire-{slot}", daemon=True
-            ).start()
+        self._queues: list[SimpleQueue[Piece[Any] | None]] = [SimpleQueue() for _ in drivers]
+        self._threads = [
+            threading.Thread(target=_serve, args=(driver, queue, explain), name=f"thinwire-{slot}", daemon=True)
+            for slot, (driver, queue) in enumerate(zip(self.drivers, self._queues, strict=True))
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def launch(self, work: Work[T]) -> Future[T]:
+    def launch(self, work: Work[T]) -> Piece[T]:
         """Queue the work for the slot whose turn it is."""
-        future: Future[T] = Future()
-        self._queues[self._launched % len(self._queues)].put((future, work))
+        piece = Piece(self._launched, work)
+        self._queues[self._launched % len(self._queues)].put(piece)
         self._launched += 1
-        return future
+        return piece
+
+    def launched(self) -> int:
+        """How many pieces of work there have been."""
+        return self._launched
 
     def close(self) -> None:
         """Let the threads end when they have done what is queued."""
         for queue in self._queues:
             queue.put(None)
 
-    def _serve(self, driver: Processes, queue: SimpleQueue[Job | None]) -> None:
-        while (job := queue.get()) is not None:
-            future, work = job
-            try:
-                future.set_result(work(driver))
-            except Exception as error:  # whatever it was, the main thread raises it
-                future.set_exception(self._explain(error))
-            del job, future, work  # nothing of a finished round is kept alive while the thread waits
+    def join(self, seconds: float) -> bool:
+        """Wait for the threads of a closed lane; whether all have ended."""
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _serve(driver: Processes, queue: SimpleQueue[Piece[Any] | None], explain: Explain) -> None:
+    while (piece := queue.get()) is not None:
+        work, piece.work = piece.work, None
+        assert work is not None
+        try:
+            piece.set_result(work(driver))
+        except Exception as error:  # whatever it was, the main thread raises it
+            piece.set_exception(explain(error))
+        del piece, work  # nothing of a finished round is kept alive while the thread waits

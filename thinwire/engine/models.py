@@ -23,7 +23,6 @@ from thinwire.exchange.proximal import Proximal
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.optim import Optimizer
 
     from thinwire.engine.bucket import Bucket
 
@@ -41,7 +40,6 @@ class Models(Rounds):
         self._proximal = isinstance(exchange, Proximal)
         for bucket in packed.buckets:
             bucket.extra = {name: torch.zeros_like(bucket.flat) for name in ("model", "before")}
-        self._hooks.append(packed.optimizer.register_step_post_hook(self._step_ended))
         if self._early:
             for members in packed.members:
                 for one in members:
@@ -56,8 +54,9 @@ class Models(Rounds):
                     bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
 
     @torch.no_grad()
-    def before_step(self) -> None:
-        """Keep the model before the round."""
+    def before_step(self, *, closure: bool) -> None:
+        """Keep the model before the round; a rank whose gradients are not finite does not step."""
+        self.packed.skipping.look()
         if self._early:
             self._send_early()
         elif self._local == 0:
@@ -123,7 +122,8 @@ class Models(Rounds):
             self.packed.exchanger.launch(bucket, before=bucket.extra["before"])
 
     @torch.no_grad()
-    def _step_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def after_step(self) -> None:
+        """Exchange the models if it is time."""
         self._local += 1
         exchanger = self.packed.exchanger
         if not self.packed.quiet() and self._local >= exchanger.method.sync.every:

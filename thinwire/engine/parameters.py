@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from thinwire.core.compressor import DTYPES
@@ -33,9 +34,34 @@ def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
     if not found:
         raise ValueError("no parameter of the optimizer requires a gradient; there is nothing to exchange")
     for p, item in found.values():
-        if p.dtype not in DTYPES:
-            raise ValueError(f"parameter {item.name} is {p.dtype}; write model.float(), or bfloat16 or float16")
+        check_parameter(p, item.name)
     return sorted(found.values(), key=lambda t: order[id(t.parameter)])
+
+
+def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None) -> list[Trained]:
+    """What DDP exchanges, whether the optimizer has it or not; what it has not counts as of its first group."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    group_of = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
+    ignored = getattr(model.module, "_ddp_params_and_buffers_to_ignore", ())
+    found: list[Trained] = []
+    for name, p in model.module.named_parameters():
+        if p.requires_grad and name not in ignored:
+            check_parameter(p, name)
+            item = Item(name.replace(COMPILED, ""), tuple(p.shape), p.device, group_of.get(id(p), 0))
+            found.append(Trained(p, item))
+    return found
+
+
+def check_parameter(p: nn.Parameter, name: str) -> None:
+    """Refuse what buckets of float32 cannot hold."""
+    tensors = sys.modules.get("torch.distributed.tensor")  # where it was never imported, nothing is a DTensor
+    if tensors is not None and isinstance(p, tensors.DTensor):
+        raise ValueError(
+            f"parameter {name} is a DTensor: FSDP or tensor parallelism shards it and exchanges its gradients; "
+            "write tw.attach(model, ...) with a model that every rank holds whole"
+        )
+    if p.dtype not in DTYPES:
+        raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), or bfloat16 or float16")
 
 
 def name_of(p: nn.Parameter, names: dict[int, str], group: int) -> str:
@@ -55,12 +81,3 @@ def newcomer(optimizer: Optimizer, known: set[int]) -> str:
             if p.requires_grad and id(p) not in known:
                 return f"a parameter of shape {tuple(p.shape)} in group {index}"
     return ""
-
-
-def check_model(model: nn.Module) -> None:
-    """Refuse wrappers that exchange gradients themselves."""
-    if isinstance(model, DistributedDataParallel | DataParallel):
-        raise ValueError(
-            f"{type(model).__name__} exchanges gradients itself; write tw.attach(model.module, ...), or "
-            "model.register_comm_hook(*tw.ddp_hook(method, model))"
-        )

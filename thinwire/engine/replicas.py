@@ -9,7 +9,7 @@ from torch import nn
 
 @torch.no_grad()
 def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Copy parameters and buffers of the group's first rank to the others."""
+    """Copy parameters and buffers of the group's first rank to the others. It runs in a lane, which is watched."""
     first = dist.get_global_rank(group, 0)
     seen: set[int] = set()
     for tensor in [*model.parameters(), *model.buffers()]:

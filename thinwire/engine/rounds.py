@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+import torch
+
 from thinwire.engine.parameters import Trained, newcomer
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.exchanger import Exchanger
+    from thinwire.engine.skipping import Skipping
 
 
 class Removable(Protocol):
@@ -35,8 +39,13 @@ class Packed:
     exchanger: Exchanger
     buckets: list[Bucket]
     members: list[list[Trained]]  # by bucket, in the order of its views
-    optimizer: Optimizer
+    optimizer: Optimizer | None  # DDP may do without
     quiet: Callable[[], bool]  # inside no_sync
+    skipping: Skipping
+
+    def lr(self, group: int) -> float:
+        """The learning rate of a parameter group."""
+        return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[group]["lr"])
 
 
 class Rounds(ABC):
@@ -44,12 +53,29 @@ class Rounds(ABC):
 
     def __init__(self, packed: Packed) -> None:
         self.packed = packed
+        self.stepping = False  # inside optimizer.step
         self._known = {id(one.parameter) for members in packed.members for one in members}
-        self._hooks: list[Removable] = [packed.optimizer.register_step_pre_hook(self._step_begins)]
+        self._hooks: list[Removable] = []
+        if packed.optimizer is not None:
+            self._hooks = [
+                packed.optimizer.register_step_pre_hook(self._step_begins),
+                packed.optimizer.register_step_post_hook(self._step_ends),
+            ]
 
     @abstractmethod
-    def before_step(self) -> None:
-        """The optimizer is about to step."""
+    def before_step(self, *, closure: bool) -> None:
+        """The optimizer is about to step; with a `closure` its gradients are yet to be computed."""
+
+    @abstractmethod
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+
+    def hold(self, hook: Removable) -> None:
+        """Keep another hook, that goes with the rest."""
+        self._hooks.append(hook)
+
+    def check_no_sync(self) -> None:  # noqa: B027  (DDP has its own)
+        """ValueError where `Wire.no_sync` has no meaning."""
 
     def begin(self) -> None:  # noqa: B027  (gradients have nothing to begin with)
         """Every replica is equal now, and memories are as `init` left them."""
@@ -58,10 +84,17 @@ class Rounds(ABC):
         """End what ranks may be waiting for, before they meet elsewhere."""
 
     def gather(self) -> None:
-        """Fill the buckets with the parameters as they are."""
+        """Fill the buckets with the parameters as they are; for rounds whose gradients do not lie there."""
         for bucket, members in zip(self.packed.buckets, self.packed.members, strict=True):
             for view, one in zip(bucket.views, members, strict=True):
                 view.copy_(one.parameter.detach())
+
+    def models(self) -> list[Tensor]:
+        """By bucket, a copy of the parameters as they are."""
+        return [
+            torch.cat([one.parameter.detach().flatten().float() for one in members])
+            for members in self.packed.members
+        ]
 
     def save(self) -> dict[str, Any]:
         """What a checkpoint needs beside the memories; tensors are put into the buckets' `extra`."""
@@ -84,4 +117,12 @@ class Rounds(ABC):
         new = newcomer(optimizer, self._known)
         if new:
             raise ValueError(f"{new} wants a gradient since attach; write wire.detach(), then attach again")
-        self.before_step()
+        closure = next(iter([*args[1:], *kwargs.values()]), None) is not None
+        self.before_step(closure=closure)
+        self.packed.skipping.begin(self.packed.exchanger.round)
+        self.stepping = True
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.stepping = False
+        self.packed.skipping.end()
+        self.after_step()

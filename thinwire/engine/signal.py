@@ -75,9 +75,11 @@ class MomentumSource(Source):
         return torch.zeros_like(p, dtype=torch.float32) if m is None else m.float()
 
 
-def source(of: Signal, optimizer: Optimizer) -> Source:
+def source(of: Signal, optimizer: Optimizer | None) -> Source:
     """The source of a signal."""
     if isinstance(of, Momentum):
+        if optimizer is None:
+            raise ValueError("this method exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)")
         return MomentumSource(optimizer)
     if isinstance(of, Grad):
         return GradSource()

@@ -1,105 +1,231 @@
-"""Watch: who is still there when something has failed.
+"""Watch: who is still there when something has failed, or when somebody keeps the others waiting.
 
 A rank that fails raises an alarm in the store that the ranks met at. Every living rank has a thread that sees the
 alarm within half a second and signs the roll. Whoever has not signed when the roll is read is named in the error.
-A rank that is killed raises no alarm: its connections break, and the ranks it talked to do.
+A rank that is killed raises no alarm, but its connections break, and the ranks that it talked to raise one.
+
+A rank that leaves while it stays alive (it detached early, or raised in a notebook) writes down how many pieces of
+work it had launched. Ranks launch the same work in the same order, so whoever waits for a later piece waits in vain.
+
+All calls of the store are made by the watch's own thread, and nobody waits for one longer than `PATIENCE`: a store
+whose host hangs must not hang the others.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, final
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, final
 
+import torch.distributed as dist
+
+from thinwire.comm.processes import EdgeError
 from thinwire.core.errors import PeerError
 
-if TYPE_CHECKING:
-    from torch.distributed import Store
-
+T = TypeVar("T")
+Call = tuple["Future[Any]", Callable[[dist.Store], Any]]
 LOOK = 0.5  # seconds between looks at the store
 ROLL = 3.0  # seconds in which the living sign
+PATIENCE = 3.0  # seconds that a call of the store may take
+FOR_EVER = 1 << 62  # more work than anybody launches
+_opened: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+
+class StoreError(RuntimeError):
+    """The store does not answer."""
+
+
+def private_store(group: dist.ProcessGroup) -> dist.Store:
+    """A part of the store for one attach on `group`, through a connection of its own where torch can make one.
+
+    Ranks of a group attach in the same order, so its name and a count name an attach on all of them.
+    """
+    name = group.group_name
+    store: Any = dist.distributed_c10d._get_default_store()
+    with suppress(AttributeError, RuntimeError):  # torch before 2.8, or a store that cannot
+        store = store.clone()  # a connection that others block must not block the watch
+    return dist.PrefixStore(f"thinwire/{name}/{next(_opened[name])}", store)
 
 
 @final
 class Watch:
-    """The alarm and the roll of one attach."""
+    """The alarm, the roll and the list of leavers of one attach."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store = store
-        self._rank = rank
-        self._size = size
-        self._lock = threading.Lock()  # one client, several threads
-        self._stop = threading.Event()
-        self._error: PeerError | None = None
+    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
         self.alarmed = threading.Event()
-        threading.Thread(target=self._look, name="thinwire-watch", daemon=True).start()
+        self.beating = True  # while ranks meet, each shows that it is alive
+        self.launched: Callable[[], int] = int  # pieces of work so far
+        self._error: PeerError | None = None
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_serve, args=(self, store, self._calls), name="thinwire-watch", daemon=True
+        )
+        self._thread.start()
 
     def stop(self) -> None:
-        """No more looks."""
-        self._stop.set()
+        """End the thread after the calls that are queued."""
+        self._calls.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(seconds)
+
+    def ask(self, call: Callable[[dist.Store], T]) -> T:
+        """The answer of the store; StoreError when there is none in time."""
+        future: Future[T] = Future()
+        self._calls.put((future, call))
+        try:
+            return future.result(PATIENCE)
+        except NotYet:
+            raise StoreError(f"the store that the ranks met at has not answered for {PATIENCE:g} s") from None
+        except RuntimeError as error:
+            raise StoreError(f"the store that the ranks met at is gone ({error})") from error
 
     def explain(self, error: Exception) -> PeerError:
         """Raise the alarm because of `error`, call the roll, and say who is missing or who failed and why."""
-        if self._first():
-            self._write("cause", f"rank {self._rank}: {type(error).__name__}: {error}")
+        if self._error is None:
+            try:
+                if self.ask(lambda store: int(store.add("alarm", 1))) == 1:
+                    self.write("cause", f"rank {self.rank}: {type(error).__name__}: {error}")
+            except StoreError:
+                pass  # the verdict says so
         found = self.verdict(error)
-        found.__cause__ = error
+        if found is not error and found.__cause__ is None:
+            found.__cause__ = error
         return found
 
     def verdict(self, cause: Exception | None = None) -> PeerError:
-        """Who did not sign, or what the others reported; read once."""
-        with self._lock:
-            if self._error is not None:
-                return self._error
-        self._write(f"here/{self._rank}", "1")
-        until = time.monotonic() + ROLL
-        missing = list(range(self._size))
-        while missing and time.monotonic() < until:
-            missing = [rank for rank in missing if not self._there(f"here/{rank}")]
-            time.sleep(0.05)
-        text = self._text(missing, cause)
-        with self._lock:
-            self._error = self._error or PeerError(text, tuple(missing))
-            return self._error
+        """Who did not sign, or what the others reported; it is found once."""
+        if self._error is None:
+            found = cause if isinstance(cause, PeerError) else self._find(cause)
+            self._error = self._error or found  # a lane's thread may have been faster
+        return self._error
 
-    def _text(self, missing: list[int], cause: Exception | None) -> str:
-        if len(missing) == self._size:
-            return f"the store that the ranks met at is gone, and with it the process that held it ({cause})"
+    def leave(self, why: str) -> None:
+        """Tell whoever waits for more than what was launched that this rank does not go on."""
+        try:
+            self.write(f"left/{self.rank}", json.dumps({"work": self.launched(), "why": why}))
+            self.write("leavers", "1")
+        except StoreError:
+            return  # nobody can be told, and nobody listens
+
+    def look_out(self, work: int) -> None:
+        """PeerError if the piece of work number `work` cannot end, because somebody left before it."""
+        try:
+            if not self.ask(lambda store: store.check(["leavers"])):
+                return
+            for rank in range(self.size):
+                said = json.loads(self.read(f"left/{rank}") or "{}")
+                if rank != self.rank and said.get("work", FOR_EVER) <= work:
+                    raise PeerError(f"rank {rank} of {self.size} does not go on: {said['why']}", (rank,))
+        except StoreError:
+            return  # whether that matters is found when an edge breaks or times out
+
+    def write(self, key: str, value: str) -> None:
+        """Set a key of the store."""
+        self.ask(lambda store: store.set(key, value))
+
+    def read(self, key: str) -> str:
+        """The value of a key, empty if it is not there: a store waits for what is not there."""
+        return self.ask(lambda store: bytes(store.get(key)).decode() if store.check([key]) else "")
+
+    def missing(self, keys: dict[int, str]) -> list[int]:
+        """The ranks whose key is not there."""
+        return self.ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])])
+
+    def _find(self, cause: Exception | None) -> PeerError:
+        missing = list(range(self.size))
+        try:
+            self.write(f"here/{self.rank}", "1")
+            until = time.monotonic() + ROLL
+            while missing and time.monotonic() < until:
+                missing = self.missing({rank: f"here/{rank}" for rank in missing})
+                time.sleep(0.05)
+        except StoreError as silent:
+            return self._without_store(silent, cause)
         if missing:
             who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
             verb = "has" if len(missing) == 1 else "have"
-            return f"{who} of {self._size} {verb} stopped answering; this exchange cannot be finished ({cause})"
-        return f"the exchange failed on {self._read('cause')}"
+            text = f"{who} of {self.size} {verb} stopped answering; this exchange cannot be finished ({cause})"
+            return PeerError(text, tuple(missing))
+        try:
+            return PeerError(f"the exchange failed on {self.read('cause')}")
+        except StoreError as silent:
+            return self._without_store(silent, cause)
 
-    def _look(self) -> None:
-        while not self._stop.wait(LOOK):
-            if self._there("alarm"):
-                self._write(f"here/{self._rank}", "1")
-                self.alarmed.set()
+    def _without_store(self, silent: StoreError, cause: Exception | None) -> PeerError:
+        """Nobody can sign. The other end of the edge that broke is what this rank knows."""
+        peers = cause.peers if isinstance(cause, EdgeError) else ()
+        if peers:
+            return PeerError(f"rank {peers[0]} of {self.size} has stopped answering ({cause}); {silent}", peers)
+        return PeerError(f"{silent}; the process that hosts it, rank 0 unless a launcher does, has ended or hangs")
+
+
+def _serve(watch: Watch, store: dist.Store, calls: SimpleQueue[Call | None]) -> None:
+    """The life of the thread: make the calls, and look around twice a second."""
+    looked, beats, notes = 0.0, itertools.count(), _Notebook(watch)
+    while True:
+        try:
+            call = calls.get(timeout=LOOK)
+            if call is None:
                 return
+            _make(call, store)
+            del call
+        except Empty:
+            pass
+        if time.monotonic() - looked < LOOK:
+            continue
+        looked = time.monotonic()
+        try:
+            if watch.beating:
+                store.set(f"beat/{watch.rank}", str(next(beats)))
+            notes.look(store)
+            if not watch.alarmed.is_set() and store.check(["alarm"]):
+                store.set(f"here/{watch.rank}", "1")
+                watch.alarmed.set()
+        except RuntimeError:
+            continue  # the store's host is gone: an edge to it breaks, or nobody needs it any more
 
-    def _first(self) -> bool:
-        """Raise the alarm; whether nobody else had."""
-        with self._lock:
-            try:
-                return int(self._store.add("alarm", 1)) == 1
-            except RuntimeError:
-                return False
 
-    def _write(self, key: str, value: str) -> None:
-        with self._lock:
-            try:
-                self._store.set(key, value)
-            except RuntimeError:
-                return  # the store's host is gone; the roll stays empty, and that is what is told
+def _make(call: Call, store: dist.Store) -> None:
+    future, work = call
+    try:
+        future.set_result(work(store))
+    except Exception as error:  # whoever asked raises it
+        future.set_exception(error)
 
-    def _there(self, key: str) -> bool:
-        with self._lock:
-            try:
-                return bool(self._store.check([key]))
-            except RuntimeError:
-                return False
 
-    def _read(self, key: str) -> str:
-        with self._lock:
-            return bytes(self._store.get(key)).decode()
+@final
+class _Notebook:
+    """Notices an exception at the prompt of a notebook or an interpreter: the process lives on, and launches nothing.
+
+    Python keeps the last exception that nobody caught in `sys.last_value`.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._seen = getattr(sys, "last_value", None)
+        self._left: int | None = None  # the work launched when this rank was said to have left
+
+    def look(self, store: dist.Store) -> None:
+        """Say that this rank has left when it raises, and that it is back when it launches work again."""
+        raised, launched = getattr(sys, "last_value", None), self._watch.launched()
+        if raised is not self._seen:
+            self._seen, self._left = raised, launched
+            why = f"it raised {type(raised).__name__}: {raised}"
+            store.set(f"left/{self._watch.rank}", json.dumps({"work": launched, "why": why}))
+            store.set("leavers", "1")
+        elif self._left is not None and launched > self._left:
+            self._left = None
+            store.set(f"left/{self._watch.rank}", json.dumps({"work": FOR_EVER, "why": ""}))

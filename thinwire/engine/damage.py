@@ -1,0 +1,93 @@
+"""Damage: what is wrong with a saved state, found before anything is changed.
+
+Every entry is checked: that it is there, of its type, and possible. The first that is not is named in a ValueError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMAT = 1
+
+
+def check_state(who: str, state: Any, memories: Collection[str]) -> None:
+    """Refuse the state of one rank if any entry cannot be; `memories` are the names that the method has, if known."""
+    if not isinstance(state, Mapping):
+        raise _wrong(who, "is", state, "a dict")
+    if state.get("format") != FORMAT:
+        raise ValueError(f"{who} is a state of format {state.get('format')!r}; this thinwire reads format {FORMAT}")
+    for name, fits, what in ENTRIES:
+        if name not in state:
+            raise ValueError(f"{who} has no entry '{name}'; it is damaged")
+        if not fits(state[name]):
+            raise _wrong(who, f"has '{name}' =", state[name], what)
+    for name, shape in state["parameters"].items():
+        if not isinstance(name, str) or not _is_list(shape, _is_count):
+            raise _wrong(who, f"has 'parameters' with {name!r} =", shape, "a shape")
+    for name, lr in state["lr"].items():
+        if name not in state["parameters"] or not _is_number(lr) or lr <= 0:
+            raise _wrong(who, f"has 'lr' with {name!r} =", lr, "a learning rate above 0 of one of its parameters")
+    if not _is_count(state.get("local", 0)):
+        raise _wrong(who, "has 'local' =", state["local"], "a whole number, 0 or more")
+    _check_tensors(who, state["tensors"], state["parameters"], memories)
+
+
+def _check_tensors(
+    who: str, tensors: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], memories: Collection[str]
+) -> None:
+    held: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+    for key, data in tensors.items():
+        memory, start, name = [*str(key).split("|", 2), "", ""][:3]
+        if not start.isdecimal() or name not in shapes:
+            raise ValueError(f"{who} has a tensor '{key}', which is no 'memory|start|parameter' of its parameters")
+        if memories and memory not in memories:
+            raise ValueError(f"{who} has a tensor '{key}', and the method has no memory '{memory}'")
+        if not isinstance(data, Tensor) or data.dim() != 1 or data.is_complex():
+            raise _wrong(who, f"has '{key}' =", data, "a tensor of one dimension")
+        stop, whole = int(start) + data.numel(), math.prod(shapes[name])
+        if stop > whole:
+            raise ValueError(f"{who} has '{key}' with elements {start} to {stop}, and {name} has {whole}")
+        if not bool(data.isfinite().all()):
+            raise ValueError(f"{who} has '{key}' with elements that are not finite")
+        held.setdefault((memory, name), []).append((int(start), stop, str(key)))
+    for pieces in held.values():
+        pieces.sort()
+        for (_, end, one), (begin, _, other) in pairwise(pieces):
+            if begin < end:
+                raise ValueError(f"{who} has '{one}' and '{other}', which hold the same elements")
+
+
+def _wrong(who: str, where: str, value: Any, what: str) -> ValueError:
+    shown = f"{type(value).__name__} {str(value)[:60]}"
+    return ValueError(f"{who} {where} {shown}; it is damaged: there belongs {what}")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+
+
+def _is_count(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+
+
+def _is_list(x: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(x, list | tuple | torch.Size) and all(map(fits, x))
+
+
+ENTRIES: list[tuple[str, Callable[[Any], bool], str]] = [
+    ("method", lambda x: isinstance(x, str), "a method as JSON"),
+    ("ranks", lambda x: _is_count(x) and x > 0, "a whole number, 1 or more"),
+    ("round", _is_count, "a whole number, 0 or more"),
+    ("seed", lambda x: isinstance(x, int) and not isinstance(x, bool), "a whole number"),
+    ("lr", lambda x: isinstance(x, Mapping), "a dict"),
+    ("motion", lambda x: _is_list(x, lambda one: _is_number(one) and one >= 0), "a list of numbers, 0 or more"),
+    ("parameters", lambda x: isinstance(x, Mapping), "a dict"),
+    ("tensors", lambda x: isinstance(x, Mapping), "a dict"),
+]
+"""Name, test and description of every entry."""

@@ -1,0 +1,46 @@
+"""Endings: a script may end, raise or call sys.exit while its wires are open.
+
+When the interpreter ends, every wire that is still open tells the others that this rank leaves, and its threads are
+asked to stop. A thread that waits for the network cannot be asked; it is left to sleep (see ending.cpp), because it
+would otherwise abort the process when the network wakes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Protocol
+
+from thinwire.engine import _ending
+
+
+class Leaving(Protocol):
+    """What is told of the interpreter's end."""
+
+    def leave(self, why: str) -> None:
+        """Say farewell, and stop what runs, within a second or two."""
+
+
+_open: weakref.WeakSet[Leaving] = weakref.WeakSet()
+_process: list[int] = []  # the process whose end is awaited: a fork has no wires of its own
+
+
+def watch_over(one: Leaving) -> None:
+    """Call `one.leave` when the interpreter ends, if `one` is still there and was not released."""
+    if not _process:
+        atexit.register(_at_exit)
+    _process[:] = [os.getpid()]
+    _open.add(one)
+
+
+def release(one: Leaving) -> None:
+    """`one` has ended by itself."""
+    _open.discard(one)
+
+
+def _at_exit() -> None:
+    if _process == [os.getpid()]:
+        for one in list(_open):
+            one.leave("its script has ended")
+    _ending.let_late_threads_sleep()

@@ -1,0 +1,78 @@
+"""Steps that are left out: an optimizer must not see a gradient that is not finite.
+
+    "skip"     the optimizer's step changes nothing (the default)
+    "raise"    FloatingPointError before the step
+    "keep"     the step is taken, for loops that look at the gradients themselves
+
+A step is left out by hiding the gradients while it runs: torch's optimizers leave a parameter without a gradient, its
+moments and its count of steps as they are. After the step the gradients are back, for whoever looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, final, get_args
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+OnNonfinite = Literal["skip", "raise", "keep"]
+
+
+def check_policy(policy: str) -> None:
+    """Refuse a word that is none of the three."""
+    if policy not in get_args(OnNonfinite):
+        choices = ", ".join(map(repr, get_args(OnNonfinite)))
+        raise ValueError(f"on_nonfinite={policy!r}: write one of {choices}")
+
+
+@final
+class Skipping:
+    """Leaves out the steps of one optimizer while `broken` is set."""
+
+    def __init__(self, optimizer: Optimizer | None, policy: OnNonfinite) -> None:
+        self.policy: OnNonfinite = policy
+        self.broken = False  # the gradients at hand are not finite
+        self.skipped = 0  # steps left out so far
+        self._optimizer = optimizer
+        self._hidden: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients
+
+    def look(self) -> None:
+        """Decide by this rank's own gradients, where each rank steps by itself."""
+        if self.policy != "keep" and self._optimizer is not None:
+            grads = [p.grad for p in self._parameters() if p.grad is not None]
+            self.broken = not _finite(grads)
+
+    def begin(self, step: int) -> None:
+        """The optimizer's step starts, or gradients have come in the middle of it."""
+        if not self.broken or self._optimizer is None or self.policy == "keep":
+            return
+        if self.policy == "raise":
+            raise FloatingPointError(f"the gradients of step {step} are not finite")
+        for p in self._parameters():
+            if p.grad is not None:
+                self._hidden.append((p, p.grad))
+                p.grad = None
+
+    def end(self) -> None:
+        """The step has ended."""
+        self.skipped += bool(self._hidden)
+        for p, grad in self._hidden:
+            p.grad = grad
+        self._hidden = []
+        self.broken = False
+
+    def _parameters(self) -> list[Tensor]:
+        assert self._optimizer is not None
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
+
+
+def _finite(grads: list[Tensor]) -> bool:
+    """One pass; where the length is not finite it may only have overflowed."""
+    dense = [g.coalesce().values() if g.is_sparse else g for g in grads]
+    if not dense:
+        return True
+    length = torch.nn.utils.get_total_norm(dense)
+    return bool(length.isfinite()) or all(bool(g.isfinite().all()) for g in dense)
