@@ -196,7 +196,7 @@ def test_decode_add_accumulates_with_a_weight(c: Compressor, tier: str) -> None:
 
 @each_instance
 def test_fused_feedback_equals_the_formula(c: Compressor, tier: str) -> None:
-    """E = beta e + (x - q), p = x + alpha e: the fused pass gives the bits of the plain one."""
+    """e = beta e + (x - q), p = x + alpha e: the fused pass gives the bits of the plain one."""
     x, e = vector(LAYOUT.numel), vector(LAYOUT.numel, seed=3) * 0.1
     key = Key(seed=8)
     for alpha, beta in ((1.0, 1.0), (0.2, 0.9), (1.0, 0.0)):

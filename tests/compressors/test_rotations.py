@@ -82,7 +82,7 @@ def test_one_rotation_loses_small_elements_whole_and_two_do_not() -> None:
 
 @pytest.mark.parametrize(("k", "plain", "rotated"), [(2, 1.23, 0.033), (16, 0.0475, 0.00011)])
 def test_suresh_mean_estimation(k: int, plain: float, rotated: float) -> None:
-    """N = 16 vectors of d = 1024 whose first coordinate is 100 times larger.
+    """n = 16 vectors of d = 1024 whose first coordinate is 100 times larger.
 
     The published figures are of another draw of the 16 spikes: the order of magnitude and the ratio are the claim.
     """

@@ -247,7 +247,7 @@ def test_low_precision_saturates_at_the_ends_of_its_domain() -> None:
 
 @pytest.mark.parametrize(("k", "published"), [(2, 1.23), (16, 0.0475)])
 def test_k_level_mean_estimation(k: int, published: float) -> None:
-    """N = 16 vectors of d = 1024 whose first coordinate is 100 times larger."""
+    """n = 16 vectors of d = 1024 whose first coordinate is 100 times larger."""
     n, d = 16, 1024
     xs = gauss(n, d)
     xs[:, 0] *= 100

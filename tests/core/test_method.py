@@ -162,7 +162,7 @@ def test_wrong_parts_are_refused() -> None:
 
 
 def test_feedback_that_grows_warns() -> None:
-    """Alpha = beta = 1 around L2 scaling with 4 levels diverges; ECQ-SGD's setting does not."""
+    """alpha = beta = 1 around L2 scaling with 4 levels diverges; ECQ-SGD's setting does not."""
     with pytest.warns(UserWarning, match=r"lets errors grow: .* write ErrorFeedback\(alpha=0.2, beta=0.9\)"):
         Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback())
     with warnings.catch_warnings():

@@ -33,7 +33,7 @@ EXCHANGES = {
 
 
 async def rounds(comm: Comm, exchange: Admm) -> tuple[Tensor, Tensor]:
-    """F_i(x) = 1/2 |x - b_i|^2, exact argmins, in float32."""
+    """f_i(x) = 1/2 |x - b_i|^2, exact argmins, in float32."""
     layout = Layout.flat(D)
     b = torch.randn(D, generator=torch.Generator().manual_seed(comm.rank))
     x, state = torch.zeros(D), exchange.init(layout, comm)

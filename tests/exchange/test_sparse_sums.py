@@ -36,7 +36,7 @@ def dense(sparse: tuple[Tensor, Tensor], n: int = N) -> Tensor:
 @each_exchange
 @each_size
 def test_mass_is_conserved(exchange: Exchange, ranks: int) -> None:
-    """N out + sum of new residuals = sum of inputs + sum of old residuals, element for element."""
+    """n out + sum of new residuals = sum of inputs + sum of old residuals, element for element."""
     world = World(exchange, Layout.flat(N), ranks)
     held = torch.zeros(N)
     for step in range(8):

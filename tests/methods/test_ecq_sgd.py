@@ -49,7 +49,7 @@ def test_it_recovers_two_thirds_of_what_quantising_costs(d: int) -> None:
 
 @pytest.mark.parametrize("d", [256, 1024])
 def test_plain_feedback_diverges_and_says_so(d: int) -> None:
-    """Omega is above 1, so alpha = beta = 1 feeds back more than it sends."""
+    """omega is above 1, so alpha = beta = 1 feeds back more than it sends."""
     with pytest.warns(UserWarning, match="lets errors grow"):
         Channel(Qsgd(levels=4, norm="l2", block=d), ErrorFeedback())
     with pytest.warns(UserWarning, match="lets errors grow"):

@@ -84,7 +84,7 @@ class Modulo(Biased):
 
     @property
     def error(self) -> float:
-        """Delta B: how far the nearest point may be."""
+        """delta B: how far the nearest point may be."""
         return self.step / 2
 
     def delta(self, d: int) -> float | None:

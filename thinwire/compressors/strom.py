@@ -64,7 +64,7 @@ class Strom(Biased):
         return 8 + packed_bytes(layout.numel, 1) + most_gaps(layout.numel, layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Tau (NaN if an element is not finite), count, signs, places."""
+        """tau (NaN if an element is not finite), count, signs, places."""
         good = selection.finite(x)
         indices, values = selection.over(x.float(), self.tau if good else math.inf)
         signs = BitPack().pack((values < 0).to(torch.uint8), 1)

@@ -158,7 +158,7 @@ class Models(Rounds):
                 one.parameter.copy_(view)
 
     def _pull(self) -> None:
-        """G + v + penalty x, where a parameter has a gradient."""
+        """g + v + penalty x, where a parameter has a gradient."""
         exchanger = self.packed.exchanger
         for bucket, members in zip(self.packed.buckets, self.packed.members, strict=True):
             exchange = bucket.exchange

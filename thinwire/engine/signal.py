@@ -59,12 +59,12 @@ class MomentumSource(Source):
         self._optimizer = optimizer
 
     def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
-        """M' = b1 m + (1 - b1) g."""
+        """m' = b1 m + (1 - b1) g."""
         place.mul_(1 - self._beta(group)).add_(self._momentum(p), alpha=self._beta(group))
         return True
 
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
-        """G = (m'' - b1 m) / (1 - b1)."""
+        """g = (m'' - b1 m) / (1 - b1)."""
         place.sub_(self._momentum(p), alpha=self._beta(group)).div_(1 - self._beta(group))
 
     def _beta(self, group: int) -> float:

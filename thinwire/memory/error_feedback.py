@@ -66,16 +66,16 @@ class ErrorFeedback(Memory):
         return {"residual": torch.zeros_like(like, dtype=torch.float32)}
 
     def rescale(self, state: State, factor: float) -> None:
-        """E = (lr / lr') e, in place."""
+        """e = (lr / lr') e, in place."""
         if self.rescaled:
             state["residual"].mul_(factor)
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
-        """P = x + alpha e."""
+        """p = x + alpha e."""
         return x.float() + state["residual"] * self.alpha
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """E = beta e + (x - sent), in place."""
+        """e = beta e + (x - sent), in place."""
         e = state["residual"]
         now = e * self.beta + (x.float() - sent)
         e.copy_(torch.where(now.isnan(), e, now))  # a step that is not finite leaves the residual as it was

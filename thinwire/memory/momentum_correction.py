@@ -59,16 +59,16 @@ class MomentumCorrection(Memory):
             raise ValueError(f"MomentumCorrection(clip={self.clip}): write a positive norm, or None")
 
     def init(self, like: Tensor) -> State:
-        """U and v, float32."""
+        """u and v, float32."""
         return {name: torch.zeros_like(like, dtype=torch.float32) for name in ("velocity", "residual")}
 
     def rescale(self, state: State, factor: float) -> None:
-        """V = (lr / lr') v, in place."""
+        """v = (lr / lr') v, in place."""
         if self.rescaled:
             state["residual"].mul_(factor)
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
-        """V after this step, and u and v updated in place; both stay as they were if x is not finite."""
+        """v after this step, and u and v updated in place; both stay as they were if x is not finite."""
         u, v = state["velocity"], state["residual"]
         g = x.float()
         if not finite(g):
@@ -96,6 +96,6 @@ class MomentumCorrection(Memory):
 
 
 def _clipped(g: Tensor, most: float) -> Tensor:
-    """G, or g scaled to the norm `most`; squares are summed one by one, so the same everywhere."""
+    """g, or g scaled to the norm `most`; squares are summed one by one, so the same everywhere."""
     norm = math.sqrt(float(g.double().square().cumsum(0)[-1])) if g.numel() else 0.0
     return g * (most / norm) if norm > most else g

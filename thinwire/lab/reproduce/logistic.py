@@ -49,7 +49,7 @@ class Logistic:
         return (wrong.mT @ self.x / self.x.shape[1]).flatten(1) + self.ridge * w
 
     def gap(self, w: Tensor) -> float:
-        """F(w) - f*."""
+        """f(w) - f*."""
         return self.loss(w) - self.least
 
     def accuracy(self, w: Tensor) -> float:
