@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Kernels(ABC):
-    """Fused passes. Outputs are written into tensors that the caller allocated; nothing is returned by copy."""
+    """Fused passes. Outputs are written into tensors that the caller allocated; no pass returns a copy."""
 
     name: str
 
@@ -33,14 +33,14 @@ class Kernels(ABC):
         beta: float = 1.0,
         checksum: bool = False,
     ) -> int | None:
-        """Scale, round and pack `p = x + alpha e`; with a residual also `e = beta e + (x - decoded)`.
+        """Scale, round and pack `p = x + alpha e`; with a residual, also set `e = beta e + (x - decoded)`.
 
         With `checksum`, returns the CRC remainder of `codes` if the tier computes it in the same pass.
         """
 
     @abstractmethod
     def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
-        """The scales that `encode` would find, alone: what ranks that share scales agree on first."""
+        """Only the scales that `encode` would find: ranks that share scales agree on these first."""
 
     @abstractmethod
     def decode_add(
@@ -54,7 +54,7 @@ class Kernels(ABC):
         *,
         fresh: bool = False,
     ) -> None:
-        """`out += weight * decoded`; with `fresh`, what was in `out` counts as zero and is not read."""
+        """`out += weight * decoded`; with `fresh`, `out` counts as zero and is not read."""
 
     @abstractmethod
     def noise(self, key: Key, n: int) -> Tensor:
@@ -70,7 +70,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def copy(self, x: Tensor, out: Tensor) -> bool:
-        """`out = x`, both (n,) float32; whether every element is finite."""
+        """Copy `x` to `out`, both (n,) float32, and return whether every element is finite."""
 
     @abstractmethod
     def fold(self, codes: Tensor) -> None:
@@ -88,7 +88,8 @@ class Kernels(ABC):
     def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
         """Write 28 bytes of a header and their checksum to the start of a payload.
 
-        It covers the body where the header says so; of the last `tail` bytes only the remainder is needed.
+        The checksum covers the body where the header says so; the last `tail` bytes enter it by their remainder
+        alone.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
     Y = D_m X D_n^T,    X = D_m^T Y D_n,    D_n[k, j] = sqrt((1 + [k > 0]) / n) cos(pi (2j + 1) k / 2n)
 
 Both are L X R with float32 tables; every sum starts at 0 and runs in the order of its index, without fused
-multiply-adds. C++ on CPU tensors; the plain torch below is the definition.
+multiply-adds. CPU tensors take a C++ pass; the plain torch below is the definition.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def basis(n: int) -> Tensor:
 
 
 def dct(x: Tensor) -> Tensor:
-    """Y of every matrix of `x`, (count, m, n) float32, which may be overwritten."""
+    """Y of every matrix X in `x`, (count, m, n) float32, which may be overwritten."""
     _, m, n = x.shape
     return _sandwich(basis(m), x, basis(n).T.contiguous())
 
 
 def idct(y: Tensor) -> Tensor:
-    """X of every matrix of `y`, (count, m, n) float32, which may be overwritten."""
+    """X of every matrix Y in `y`, (count, m, n) float32, which may be overwritten."""
     _, m, n = y.shape
     return _sandwich(basis(m).T.contiguous(), y, basis(n))
 

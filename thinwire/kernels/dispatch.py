@@ -30,7 +30,7 @@ def _tiers() -> dict[str, Kernels]:
 
 @cache
 def _asked() -> str | None:
-    """Read once: this is asked for many times a step."""
+    """Read once, since it is asked for many times per step."""
     return os.environ.get(VARIABLE)
 
 
@@ -48,7 +48,7 @@ def get(name: str) -> Kernels:
 
 
 def select(x: Tensor) -> Kernels:
-    """The tier for `x`: the forced one, else C++ for CPU tensors, else plain torch."""
+    """The tier for `x`: the forced one if there is one, otherwise C++ for CPU tensors and plain torch for others."""
     name = _forced.get() or _asked()
     return get(name or ("cpu" if x.device.type == "cpu" else "reference"))
 

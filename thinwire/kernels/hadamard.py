@@ -1,12 +1,12 @@
 """Random rotations of blocks: r = H D x, H the normalised Walsh-Hadamard matrix, D random signs from a key.
 
-Blocks have `block` = 2^k elements, the last one is padded with zeros to a power of two, at least `least`. H is k
+Blocks have `block` = 2^k elements; the last one is padded with zeros to a power of two of at least `least`. H is k
 stages of butterflies (a + b, a - b) in float32, at distances 1, 2, 4, ..., then one multiplication by 2^(-k/2). The
 sign of element e is bit e % 32 of word (e / 32) % 4 of Philox at counter e / 128. Several rotations are applied in
 turn.
 
-The functions here run the C++ module `_hadamard` where the tier is C++; else the plain torch below them, which is the
-definition of the bits.
+The functions here run the C++ module `_hadamard` where the tier is C++, and otherwise the plain torch below them,
+which is the definition of the bits.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class Blocking:
 
     @property
     def full(self) -> int:
-        """Blocks without padding."""
+        """How many blocks have no padding."""
         return self.n // self.block
 
     @property
     def last(self) -> int:
-        """Floats of the padded block; 0: there is none."""
+        """Floats of the padded block, or 0 if there is none."""
         rest = self.n % self.block
         return max(min(self.least, self.block), 1 << (rest - 1).bit_length()) if rest else 0
 
     @property
     def count(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return self.full + (self.last > 0)
 
     @property
     def padded(self) -> int:
-        """Floats of all blocks."""
+        """Floats of all blocks, padding included."""
         return self.full * self.block + self.last
 
     def parts(self, flat: Tensor) -> list[Tensor]:

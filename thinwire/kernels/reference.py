@@ -1,6 +1,6 @@
 """The reference tier: every pass in plain torch, written to be read. It is the definition of the bits.
 
-All arithmetic is float32 with one rounding an operation, in the order written here.
+All arithmetic is float32 with one rounding per operation, in the order written here.
 """
 
 from __future__ import annotations
@@ -207,6 +207,6 @@ class ReferenceKernels(Kernels):
         check = self.crc32c(data[:COVERED])
         if int(data[FLAGS]) & CHECKED:
             check = self.crc32c(data[HEADER : len(data) - tail], check)
-            if tail:  # linear: what follows adds its remainder
+            if tail:  # a CRC is linear: the tail adds its own remainder
                 check = self.crc32c(torch.zeros(tail, dtype=torch.uint8), check) ^ remainder
         return check

@@ -36,7 +36,7 @@ class Tables:
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Of a code of `high` and of `low`: the sign above the magnitude; 0 for no code."""
+        """The bits of a code of `high` and of `low`, a sign above a magnitude; 0 where there is no code."""
         return len(self.high).bit_length(), len(self.low).bit_length()
 
     def split(self, size: int) -> int:
@@ -47,7 +47,7 @@ class Tables:
 def encode(
     x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
 ) -> tuple[Tensor, Tensor]:
-    """One byte a coordinate, and the scales (float64) of the blocks of `factor` x."""
+    """One byte per coordinate, and the scales (float64) of the blocks of `factor` x."""
     if hadamard.native(x):
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415  (the extension loads on first use)
 

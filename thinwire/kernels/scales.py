@@ -31,7 +31,7 @@ def _lane_sums(rows: Tensor) -> Tensor:
 
 
 def _rows_of(values: Tensor, size: int) -> Tensor:
-    """Runs of `size` elements as rows, padded with zeros to whole lanes: they add nothing."""
+    """Runs of `size` elements as rows, padded to whole lanes with zeros, which add nothing."""
     count, whole = -(-values.numel() // size), values.numel() // size
     rows = values.new_zeros(count, -(-size // LANES) * LANES)
     rows[:whole, :size] = values[: whole * size].view(whole, size)
@@ -41,7 +41,7 @@ def _rows_of(values: Tensor, size: int) -> Tensor:
 
 
 def _sums(values: Tensor, blocks: Blocks) -> Tensor:
-    """The sum of every block: of segments where it is large, which are then added in order."""
+    """The sum of every block; a large block is summed in segments, which are then added in order."""
     if blocks.starts is None and blocks.size <= SEGMENT:
         return _lane_sums(_rows_of(values, blocks.size))
     totals = []

@@ -1,8 +1,8 @@
 """Selection: the largest magnitudes of a vector, those over a threshold, random subsets, sums of sparse vectors.
 
 A magnitude is the 31 low bits of a float32, compared as an integer: NaN is above infinity, infinity above every
-number. Of equal magnitudes the lower index comes first. Every function has a definition in plain torch (the
-`reference` tier, and whatever lies on a GPU) and a C++ pass with the same bits.
+number. Of equal magnitudes the lower index comes first. Every function has a definition in plain torch, which serves
+the `reference` tier and GPU tensors, and a C++ pass with the same bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _cpp() -> ModuleType:
 
 
 def magnitudes(x: Tensor) -> Tensor:
-    """What is compared: int32."""
+    """The magnitudes as they are compared, int32."""
     return x.view(torch.int32) & LARGEST
 
 
@@ -57,7 +57,8 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
     """The `k` largest of every `block` elements: places inside the block (int32), and values.
 
-    Blocks follow each other with k entries each, places ascending; of a last block shorter than k, all.
+    Blocks follow each other with k entries each, places ascending; a last block shorter than k keeps all its
+    elements.
 
     >>> top_blocks(torch.tensor([1.0, -5.0, 2.0, 7.0, 0.5]), block=3, k=1)
     (tensor([1, 0], dtype=torch.int32), tensor([-5.,  7.]))
@@ -65,7 +66,7 @@ def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
     n = _length(x)
     count = block_entries(n, block, k)
     if _plain(x):
-        parts = [top(part, k) for part in x.split(block)]  # of nothing, one empty part
+        parts = [top(part, k) for part in x.split(block)]  # splitting an empty vector gives one empty part
         return torch.cat([part[0] for part in parts]).to(torch.int32), torch.cat([part[1] for part in parts])
     places, values = torch.empty(count, dtype=torch.int32), torch.empty(count)
     arguments = (places.data_ptr(), values.data_ptr(), torch.get_num_threads())
@@ -83,7 +84,7 @@ def block_entries(n: int, block: int, k: int) -> int:
 
 
 def over(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Indices (int64, ascending) and values of every element of at least that magnitude, NaN among them.
+    """Indices (int64, ascending) and values of every element of at least that magnitude, including NaN.
 
     >>> over(torch.tensor([1.0, -5.0, 2.0]), 2.0)
     (tensor([1, 2]), tensor([-5.,  2.]))
@@ -146,9 +147,9 @@ def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, T
 
 
 def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float:
-    """The magnitude that `k` elements of `x` reach, as a strided sample of a `share` of them has it.
+    """The magnitude that `k` elements of `x` reach, estimated from a strided sample of a `share` of them.
 
-    Element i s + o for every i; the stride s is round(1 / share), the first element o comes from the key.
+    The sample is element i s + o for every i; the stride s is round(1 / share), and the offset o comes from the key.
     """
     n = _length(x)
     stride = max(1, min(round(1 / share), n // max(1, k)))
@@ -160,7 +161,7 @@ def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float
 
 
 def finite(x: Tensor) -> bool:
-    """A sum is finite only if every term is; where it is not, it may only have overflowed."""
+    """Whether all are finite: then so is the sum, unless it overflows, and only then are the elements looked at."""
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 

@@ -23,9 +23,9 @@ TILE = LANES * ROWS
 TOP = 2.0**126  # scales stop here, so that no sum or product of a decoder overflows
 
 HEADER, COVERED, FLAGS = 32, 28, 5
-"""Of a payload: bytes of its header, those before the checksum, and which of them holds flags."""
+"""The bytes of a payload's header, those before its checksum, and the index of the one that holds the flags."""
 CHECKED = 1
-"""Flag: the checksum covers the body, not only the header."""
+"""The flag that says that the checksum covers the body as well as the header."""
 
 
 def packed_bytes(n: int, width: int) -> int:
@@ -91,7 +91,7 @@ class Quant:
 
     @property
     def signed(self) -> bool:
-        """Codes are two's complement."""
+        """Whether codes are two's complement."""
         return self.kind in (Kind.SIGNED, Kind.DITHER)
 
     @property

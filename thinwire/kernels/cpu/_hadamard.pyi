@@ -1,4 +1,4 @@
-"""Addresses are of contiguous tensors that the caller keeps alive."""
+"""Every address is that of a contiguous tensor, which the caller keeps alive."""
 
 def hadamard(x: int, blocks: int, block: int, threads: int) -> None: ...
 def rotate(

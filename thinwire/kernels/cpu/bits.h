@@ -1,4 +1,4 @@
-// Bit streams, the first bit in the highest place of the first byte, through 64-bit words.
+// Bit streams through 64-bit words; the first bit is the highest of the first byte.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,8 @@ inline void store_be64(uint8_t* p, uint64_t w) {
 
 inline int log2_floor(uint64_t k) { return 63 - __builtin_clzll(k); }  // k >= 1
 
-// Writes whole words of bits as they fill, and the rest in `finish`: never a byte beyond the last bit's.
+// Writes whole words of bits as they fill, and the rest in `finish`; it never writes past the byte that holds the
+// last bit.
 struct BitWriter {
     uint8_t *begin, *p;
     uint64_t word = 0;
@@ -47,7 +48,7 @@ struct BitWriter {
     }
 };
 
-// Reads zeros behind the end; `overrun` tells, `done` also checks that nothing but padding is left.
+// Reads zeros past the end, which `overrun` reports; `done` also checks that only padding remains.
 struct BitReader {
     const uint8_t* data;
     uint64_t size, at = 0;  // bytes; the next bit

@@ -45,7 +45,7 @@ inline Factor factor(const Spec& s, const float* scale) {
 }
 
 struct Coefs {
-    bool rows;  // one factor a row (index 0..7), else one an element (index 0..511)
+    bool rows;  // one factor per row (index 0..7), otherwise one per element (index 0..511)
     alignas(64) float k[TILE], lo[TILE], pre[TILE], step[TILE];
     void set(int i, const Factor& f) {
         k[i] = f.k;
@@ -91,7 +91,8 @@ struct Cursor {
     }
 };
 
-// Factors of the tile at element i0; `lanes` is 64, fewer in the last tile, whose m elements fill rows of that length.
+// Factors of the tile at element i0. `lanes` is 64, or fewer in the last tile, whose m elements fill rows of that
+// many.
 inline void tile_coefs(Cursor& cur, int64_t i0, int m, int lanes, Coefs& c) {
     c.rows = m == TILE;
     for (int r = 0; c.rows && r < ROWS; ++r) {

@@ -1,6 +1,6 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), three ways: tables; the SSE4.2 instruction, whose latency of
-// three cycles three streams hide; carry-less products of 64 bytes at a time, which fold the message onto itself
-// (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009).
+// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), in three ways: by tables; by the SSE4.2 instruction, on
+// three streams that hide its latency of three cycles; and by carry-less products of 64 bytes at a time, which fold
+// the message onto itself (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009).
 #include <cstring>
 #include <vector>
 #if defined(__x86_64__)
@@ -64,7 +64,7 @@ uint32_t x_to_the(uint64_t e) {
     return result;
 }
 
-// Multiplying by it appends that many zero bytes.
+// Multiplying by this factor appends that many zero bytes.
 uint32_t zeros(uint64_t bytes) { return x_to_the(8 * bytes); }
 
 #if defined(__x86_64__)

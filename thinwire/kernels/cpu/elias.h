@@ -18,7 +18,7 @@ inline void put_elias(BitWriter& out, uint32_t k) {
         out.put(n + 1, 2 * log2_floor(n + 1) + 1);
         out.put(k - (1ull << n), n);
     } else {
-        uint64_t code = 0;  // groups in front of a zero, each as long as the value of the one before it and one
+        uint64_t code = 0;  // groups in front of a zero, each as long as the value of the one before it, plus one
         int bits = 1;
         for (uint32_t v = k; v > 1; v = log2_floor(v)) {
             code |= (uint64_t)v << bits;
@@ -29,7 +29,7 @@ inline void put_elias(BitWriter& out, uint32_t k) {
 }
 
 template <int CODE>
-inline uint64_t get_elias(BitReader& in) {  // 0: no code of 32 bits
+inline uint64_t get_elias(BitReader& in) {  // 0 where there is no code of 32 bits
     uint64_t w = in.peek();
     if (CODE == OMEGA) {
         uint64_t k = 1;

@@ -5,7 +5,7 @@
 namespace {
 
 struct Golomb {
-    uint64_t m, brief;  // remainders below `brief` take one bit less
+    uint64_t m, brief;  // remainders below `brief` take one bit fewer
     int bits;
     explicit Golomb(int64_t divisor) : m((uint64_t)divisor), bits(m > 1 ? log2_floor(m - 1) + 1 : 0) {
         brief = (1ull << bits) - m;
@@ -38,7 +38,7 @@ struct Golomb {
     }
 };
 
-// Increasing places in 0 .. n-1. BAD_COUNT: they are not.
+// Increasing places in 0 .. n-1; BAD_COUNT if they are not.
 int64_t gaps_encode(const int64_t* places, int64_t count, int64_t n, int64_t m, uint8_t* out) {
     int64_t last = -1;
     for (int64_t i = 0; i < count; last = places[i++])

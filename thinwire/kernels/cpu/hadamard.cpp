@@ -26,7 +26,7 @@ TW_INLINE double halving_sum(double* a, int64_t n) {
 
 // Codes of two rates: the first `share * size` coordinates of a block take table 0, the others table 1.
 struct Table {
-    int bits = 0;                 // of a code: a sign above a magnitude; 0: nothing is sent
+    int bits = 0;                 // of a code, which is a sign above a magnitude; 0 if nothing is sent
     float centroids[V] = {}, bounds[V] = {};
 };
 

@@ -1,4 +1,4 @@
-// The Walsh-Hadamard transform of one block, random signs, and both together: what hadamard.cpp is made of.
+// The Walsh-Hadamard transform of one block, random signs, and both together, for hadamard.cpp.
 // Butterflies in float32 with distances 1, 2, 4, ... in this order, then one multiplication by 2^(-k/2).
 #pragma once
 #include <algorithm>
@@ -117,7 +117,7 @@ TW_INLINE void transform(float* p, int64_t size) {
     upwards(p, size, part, size, c);
 }
 
-// One bit an element: bit e % 32 of word (e / 32) % 4 at counter e / 128.
+// One bit per element: bit e % 32 of word (e / 32) % 4 at counter e / 128.
 struct Signs {
     uint32_t key[2], counter[4];
     TW_INLINE void words(int64_t element, int64_t count, uint32_t* out) const {
@@ -138,7 +138,7 @@ struct Signs {
     }
 };
 
-// out = +-x * factor, where `bits` says; x may be out.
+// out = +-x * factor, with the signs in `bits`; x and out may be the same.
 TW_INLINE void flip(const float* x, const uint32_t* bits, int64_t n, float factor, float* out) {
     int64_t i = 0;
     for (; i + 32 <= n; i += 32)
@@ -153,7 +153,7 @@ TW_INLINE void flip(const float* x, const uint32_t* bits, int64_t n, float facto
 
 struct Plan {
     int64_t n, block, last;      // elements; floats of a block; floats of the last, padded one (0: none)
-    std::vector<Signs> signs;    // one a rotation
+    std::vector<Signs> signs;    // one per rotation
     int threads;
     int64_t full() const { return n / block; }
     int64_t count() const { return full() + (last > 0); }

@@ -1,6 +1,6 @@
 // Canonical Huffman codes of at most 12 bits, decoded by one look-up; zeros one by one or as runs.
 // Tokens: symbol s is token RUNS + s; with zero runs a run of 2^k .. 2^(k+1)-1 zeros is token k and k plain bits.
-// Bytes: tokens (2, little-endian: the last one used and one), their lengths in nibbles (0: not used), the codes.
+// Bytes: tokens (2, little-endian: the last one used, plus one), their lengths in nibbles (0: not used), the codes.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -15,7 +15,7 @@ constexpr int RUNS = 32, TOKENS = RUNS + 256, LONGEST = 12;
 void huffman_lengths(const uint64_t* count, uint8_t* length) {
     struct Item {
         uint64_t weight;
-        int leaf, left, right;  // a leaf, or a package of two items of the list before
+        int leaf, left, right;  // a leaf, or a package of two items of the previous list
     };
     std::vector<Item> leaves;
     for (int t = 0; t < TOKENS; ++t)
@@ -34,7 +34,8 @@ void huffman_lengths(const uint64_t* count, uint8_t* length) {
                    [](const Item& a, const Item& b) { return a.weight < b.weight; });
         lists.push_back(next);
     }
-    // The first items of the last list count; a package passes its two on to the list before: a prefix again.
+    // The first items of the last list count; a package passes its two items to the previous list, where they form a
+    // prefix too.
     size_t take = 2 * leaves.size() - 2;
     for (int i = LONGEST - 1; i >= 0; --i) {
         size_t pass = 0;
@@ -46,7 +47,7 @@ void huffman_lengths(const uint64_t* count, uint8_t* length) {
     }
 }
 
-// Codes in order of length, then of token. False: more codes than there is room for.
+// Codes in order of length, then of token. Returns false if there are more codes than fit.
 bool huffman_codes(const uint8_t* length, uint16_t* code) {
     uint32_t next = 0;
     for (int bits = 1; bits <= LONGEST; ++bits) {
@@ -58,7 +59,7 @@ bool huffman_codes(const uint8_t* length, uint16_t* code) {
     return true;
 }
 
-// f(token, extra bits, value of them) for all of s.
+// Calls f(token, extra bits, their value) for every token of s.
 template <class F>
 inline void tokens_of(const uint8_t* s, int64_t n, bool runs, F f) {
     for (int64_t i = 0; i < n;) {

@@ -74,9 +74,10 @@ constexpr int ROWS = 8;              // rows of a tile: two for each word of a P
 constexpr int TILE = LANES * ROWS;   // 512 elements
 constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segment by segment
 
-// fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain` items.
+// Calls fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain`
+// items.
 void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx);
 uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads);
 uint32_t remainder32c(const uint8_t* data, int64_t n);
-// The remainder of `count` parts of `size` bytes (the last one shorter, n in all), behind what gave `start`.
+// The remainder of `count` parts of `size` bytes (the last one may be shorter; n in all), continuing from `start`.
 uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, uint32_t start);

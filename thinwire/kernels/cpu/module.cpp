@@ -130,7 +130,7 @@ uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
 constexpr int64_t HEADER = 32, COVERED = 28, FLAGS = 5;
 constexpr uint8_t CHECKED = 1;
 
-// Write the header of `n` bytes at `data`; the last `tail` of them are known by their remainder.
+// Write the header of `n` bytes at `data`; the last `tail` of them enter the checksum by their remainder.
 void seal(Address data, int64_t n, nb::bytes header, int64_t tail, uint32_t remainder, int threads) {
     uint8_t* p = reinterpret_cast<uint8_t*>(data);
     if (n < HEADER || (int64_t)header.size() != COVERED || tail > n - HEADER)

@@ -60,7 +60,7 @@ void copy_range(void* ctx, int64_t t0, int64_t t1) {
     if (any) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
 }
 
-// Copy; whether every element is finite.
+// Copies, and returns whether every element is finite.
 bool copy(const float* x, int64_t n, float* out, int threads) {
     CopyJob j{x, out, n, 0};
     if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, copy_range, &j);

@@ -12,15 +12,15 @@ constexpr int BITS = 12, TOTAL = 1 << BITS;
 constexpr uint32_t LOW = 1u << 15;
 
 struct Model {
-    uint32_t freq[256];     // sums to TOTAL; of the escape: that of all rare symbols together
+    uint32_t freq[256];     // sums to TOTAL; the escape's is that of all rare symbols together
     uint32_t magic[256];    // x div f = x * magic >> shift, exact for x < 2^19 f
     uint32_t packed[256];   // f | c << 12 | shift << 24
     uint32_t slot[TOTAL];   // symbol | f << 8 | (slot - c) << 20
     int last = 0;           // largest symbol with a frequency
-    int escape = -1;        // smallest rare symbol: stands for all of them, which follow in a message of their own
+    int escape = -1;        // smallest rare symbol; it stands for all of them, which follow in their own message
     bool rare[256];
 
-    // The tables of `freq`. `encoder`: the first three; else the slots.
+    // The tables of `freq`. The encoder needs the first three, the decoder the slots.
     void fill(bool encoder) {
         uint32_t c = 0;
         for (int s = 0; s < 256; c += freq[s++]) {
@@ -41,7 +41,8 @@ struct Model {
     }
 };
 
-// Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Ones too rare for that share one.
+// Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Symbols too rare for that share one
+// frequency.
 void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes) {
     uint64_t count[256];
     memcpy(count, counts, sizeof count);
@@ -86,7 +87,7 @@ inline uint64_t log2_256(uint64_t x) {
     return r;
 }
 
-// Bytes that the words of a message will take, about.
+// About how many bytes the words of a message will take.
 uint64_t estimate(const Model& m, const uint64_t* count) {
     uint64_t bits = 0;
     for (int s = 0; s < 256; ++s)

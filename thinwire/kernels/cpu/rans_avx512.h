@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // gcc's own headers start vectors that they overwrite
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // gcc's own headers declare vectors unset
 #define TW_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,popcnt")))
 
 namespace {
@@ -16,7 +16,8 @@ inline bool has_avx512() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-// Adds how often each of the symbols 0 to 15 occurs in s[0..n) to t; returns how many it looked at, whole vectors.
+// Adds how often each of the symbols 0 to 15 occurs in s[0..n) to t; returns how many symbols it read, in whole
+// vectors.
 TW_AVX512 int64_t count_few(const uint8_t* s, int64_t n, uint32_t* t) {
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
@@ -85,7 +86,7 @@ TW_AVX512 inline void pop16(__m512i& x, const uint8_t*& p, const Model& m, uint8
     p += 2 * __builtin_popcount(more);
 }
 
-// As many whole groups as there are surely words for; returns the symbols done.
+// Decodes as many whole groups as the words are sure to suffice for; returns the number of symbols decoded.
 TW_AVX512 int64_t pop_vectors(const Model& m, const uint8_t*& p, const uint8_t* end, uint8_t* s, int64_t n,
                               uint32_t* states) {
     __m512i low = _mm512_loadu_si512(states), high = _mm512_loadu_si512(states + 16);

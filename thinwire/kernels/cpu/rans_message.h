@@ -1,7 +1,8 @@
 // A whole rANS message: histogram, model, chunks side by side.
 // Bytes: kind (ONE and the symbol; or RANS, + WIDE for 32 states instead of 4, + ESCAPE), then for RANS
-//   log2 of the symbols a chunk; the table, bits: gamma(last + 1), then for symbols 1 to last gamma of 1 and the
-//   difference from the frequency of `neighbour`, as 0, -1, 1, -2, ... (that of 0 is what is left); with ESCAPE: which symbol it is, the size of the message of rare symbols (4) and that message;
+//   log2 of the symbols per chunk; the table, in bits: gamma(last + 1), then for symbols 1 to last the gamma code of
+//   1 plus the difference from the frequency of `neighbour`, as 0, -1, 1, -2, ... (symbol 0 has the rest of TOTAL);
+//   with ESCAPE: which symbol it is, the size of the message of rare symbols (4), and that message;
 //   the size of every chunk but the last (4 each); the chunks: states (4 each), words (2 each). Little-endian.
 #pragma once
 #include <memory>
@@ -26,13 +27,13 @@ struct Histogram {
     const uint8_t* s;
     int64_t n;
     bool few;                     // symbols 0 to 15 alone, and vectors to count them with
-    std::vector<uint64_t> parts;  // 256 a piece
+    std::vector<uint64_t> parts;  // 256 per piece
 };
 
 void count_pieces(void* ctx, int64_t a, int64_t b) {
     Histogram& h = *(Histogram*)ctx;
     for (int64_t piece = a; piece < b; ++piece) {
-        uint32_t t[8][256] = {};  // symbols that follow each other do not wait for one counter
+        uint32_t t[8][256] = {};  // consecutive symbols do not wait for the same counter
         int64_t i = piece * PIECE;
         const int64_t stop = i + PIECE < h.n ? i + PIECE : h.n;
 #if defined(__x86_64__)
@@ -59,7 +60,7 @@ void count_symbols(const uint8_t* s, int64_t n, bool few, int threads, uint64_t*
 
 struct Chunks {
     const Model* model;
-    int64_t n, size, count;  // symbols, a chunk, chunks
+    int64_t n, size, count;  // symbols; symbols per chunk; chunks
     int lanes;
     bool vectors;
     const uint8_t* from;     // symbols; or coded bytes
@@ -86,7 +87,7 @@ uint8_t* encode_chunk(const Chunks& j, const uint8_t* s, int64_t n, uint8_t* end
     return end;
 }
 
-// Chunk c has room for a word a symbol and its states; it ends where its room ends.
+// Chunk c has room for one word per symbol and for its states, and is written to end where that room ends.
 inline int64_t room_of(const Chunks& j) { return 2 * j.size + 4 * j.lanes; }
 
 void encode_chunks(void* ctx, int64_t a, int64_t b) {
@@ -100,7 +101,7 @@ void encode_chunks(void* ctx, int64_t a, int64_t b) {
     }
 }
 
-// What the frequency of v is likely to be near: that of the same magnitude, or of the one before.
+// The frequency that v's is likely to be near: that of the same magnitude or, for a negative, of the one before.
 inline int64_t neighbour(const Model& m, int v) { return v < 2 ? 0 : m.freq[v % 2 ? v - 2 : v - 1]; }
 
 // Bytes, or BAD_COUNT when they would be more than `room`. Symbols are less than `limit`.
@@ -193,7 +194,7 @@ void decode_chunks(void* ctx, int64_t a, int64_t b) {
     }
 }
 
-// The frequencies; the bytes they took, or what is wrong with them.
+// Reads the frequencies; returns how many bytes they took, or what is wrong with them.
 int64_t read_table(Model& m, const uint8_t* data, int64_t size, int limit) {
     BitReader bits(data, size);
     memset(m.freq, 0, sizeof m.freq);

@@ -1,4 +1,4 @@
-// Threads are started for each call: no pool to go stale after fork().
+// Threads are started for each call, so that there is no pool to go stale after fork().
 #include <algorithm>
 #include <system_error>
 #include <thread>
@@ -14,7 +14,7 @@ void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64
     try {
         for (; started < parts; ++started) pool.emplace_back(fn, ctx, n * started / parts, n * (started + 1) / parts);
     } catch (const std::system_error&) {
-        // No more threads to be had: this one does the rest.
+        // No further thread could be started, so this one does the rest.
     }
     fn(ctx, 0, n / parts);
     if (started < parts) fn(ctx, n * started / parts, n);

@@ -77,7 +77,7 @@ inline void encode_tile(const float* x, const float* next, const Coefs& c, float
         for (int r = 0; r < ROWS; ++r) {
             int i = r * LANES + g;
             f32v v = load<f32v>(x + i), one = splat(1.0f);
-            __builtin_prefetch(next + i, 0, 2);  // one line a vector: a burst of them would stall
+            __builtin_prefetch(next + i, 0, 2);  // one line per vector: a burst of prefetches would stall
             u32v u = w.row(r);
             i32v q = BY_ROW ? quantise<KIND, STOCHASTIC>(v, splat(c.k[r]), splat(c.lo[r]), one, top, u, fraction)
                             : quantise<KIND, STOCHASTIC>(v, load<f32v>(c.k + i), load<f32v>(c.lo + i),

@@ -26,7 +26,8 @@ constexpr int64_t GRAIN = 1 << 17;  // elements worth a thread
 using Indices = std::vector<uint32_t>;
 using Collect = void (*)(const uint32_t* x, int64_t begin, int64_t end, uint32_t floor, Indices& out);
 
-// Appends every index in [begin, end) whose magnitude is at least `floor`. MASK64 gives one bit an element of 64.
+// Appends every index in [begin, end) whose magnitude is at least `floor`. MASK64 gives one bit for each of 64
+// elements.
 #define COLLECT(NAME, TARGET, MASK64)                                                                             \
     TARGET void NAME(const uint32_t* x, int64_t begin, int64_t end, uint32_t floor, Indices& out) {               \
         size_t count = out.size();                                                                                \
@@ -71,7 +72,7 @@ Collect choose() {
     return collect_portable;
 }
 
-// What reaches `floor`, in parts that follow each other; the memory of `found` is used again.
+// The elements that reach `floor`, in consecutive parts; the memory of `found` is reused.
 void collect(const uint32_t* x, int64_t n, uint32_t floor, int threads, std::vector<Indices>& found) {
     int parts = (int)std::max<int64_t>(1, std::min<int64_t>(threads, n / GRAIN));
     found.resize(parts);
@@ -111,7 +112,7 @@ uint32_t kth(std::vector<uint32_t>& keys, int64_t k, uint32_t floor) {
     return keys[k - 1];
 }
 
-// A magnitude that somewhat more than k of n elements reach, if a strided sample is any guide; 0 is always safe.
+// A magnitude that somewhat more than k of n elements reach, judging by a strided sample; 0 is always safe.
 uint32_t guess(const uint32_t* x, int64_t n, int64_t k, double slack, std::vector<uint32_t>& sample) {
     int64_t m = std::min<int64_t>(n, std::max<int64_t>(256, std::min<int64_t>(1 << 16, n / 16)));
     double share = (double)m * (double)k / (double)n;
@@ -153,7 +154,7 @@ void top(const uint32_t* x, int64_t n, int64_t k, Index* indices, uint32_t* valu
     int64_t above = 0;
     for (auto& part : found)
         for (uint32_t i : part) above += (x[i] & MAGNITUDE) > last;
-    int64_t ties = k - above;  // of those at the threshold itself, so many, from the front
+    int64_t ties = k - above;  // how many of those at the threshold itself are taken, from the front
     for (auto& part : found)
         for (uint32_t i : part) {
             uint32_t key = x[i] & MAGNITUDE;
@@ -194,7 +195,7 @@ void top_of_blocks(Address x, int64_t n, int64_t block, int64_t k, Address indic
                  &job);
 }
 
-// Every element whose magnitude is at least `floor`: how many there are; they are written if no more than `room`.
+// Counts the elements whose magnitude is at least `floor`, and writes them if there are no more than `room`.
 int64_t over(Address x, int64_t n, uint32_t floor, int64_t room, Address indices, Address values, int threads) {
     nb::gil_scoped_release release;
     std::vector<Indices> found;
