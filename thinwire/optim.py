@@ -40,7 +40,7 @@ class OneBitAdam(Optimizer):
     >>> for g in (1.0, 100.0):
     ...     x.grad = torch.tensor([g])
     ...     optimizer.step()
-    >>> optimizer.state[x]["exp_avg_sq"]  # of the first gradient alone
+    >>> optimizer.state[x]["exp_avg_sq"]  # from the first gradient alone
     tensor([0.0010])
     """
 
@@ -67,7 +67,7 @@ class OneBitAdam(Optimizer):
                 "write freeze=warmup, the method's number of uncompressed steps, 1 or more"
             )
         if not 0 <= floor <= 1:
-            raise ValueError(f"OneBitAdam(floor={floor}): write a part of the largest root of v, 0 <= floor <= 1")
+            raise ValueError(f"OneBitAdam(floor={floor}): write a fraction of the largest root of v, 0 <= floor <= 1")
         defaults = {
             "floor": floor,
             "lr": lr,
@@ -80,7 +80,7 @@ class OneBitAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; `closure` computes the loss again."""
+        """Take one step; `closure` computes the loss again."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

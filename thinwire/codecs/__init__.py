@@ -1,4 +1,4 @@
-"""Lossless codes for symbols, one idea a file."""
+"""Lossless codes for symbols, one idea per file."""
 
 from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.elias import EliasDense, EliasSparse

@@ -4,7 +4,7 @@ Bits of k >= 1, with n = floor(log2 k):
 
     gamma    n zeros, then k in binary: 2n + 1
     delta    gamma(n + 1), then k without its first bit: n + 2 floor(log2(n + 1)) + 1
-    omega    k in binary, before it its length less one in binary, and so on down to 1; a zero ends it
+    omega    k in binary, preceded by its length less one in binary, and so on down to 1; a zero ends the code
 
 Dense: Elias(|q| + 1) of every level q, and a sign where q is not zero. Sparse: for every level that is not zero,
 Elias(distance from the last one), a sign, Elias(|q|); the distance to the end closes the list.
@@ -19,8 +19,8 @@ tensor([196, 128], dtype=torch.uint8)
 Reference: Elias, "Universal codeword sets and representations of the integers", 1975; Alistarh et al., arXiv
 1610.02132, section 3.2 and appendix A for the two forms.
 
-Departs from the paper: QSGD's dense form is given for s = sqrt(n); here it is for any s. Its sparse form does not say
-how a receiver knows the end.
+Departs from the paper: QSGD gives its dense form for s = sqrt(n); here it works for any s. The paper does not say how
+a receiver of its sparse form finds the end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pack_numbers(k: Tensor, code: Code) -> Tensor:
     """
     wide = local(k).to(torch.int64)
     if wide.numel() and not 1 <= int(wide.min()) <= int(wide.max()) < 2**32:
-        raise ValueError("Elias' codes are of whole numbers from 1 to 2^32 - 1; write k + 1 to send zeros")
+        raise ValueError("Elias' codes take whole numbers from 1 to 2^32 - 1; write k + 1 to send zeros")
     out = torch.empty(8 * wide.numel(), dtype=torch.uint8)
     numbers = wide.to(torch.uint32)
     used = codes().numbers_encode(_number(code), numbers.data_ptr(), numbers.numel(), out.data_ptr())
@@ -76,7 +76,7 @@ class EliasDense(Codec):
         _number(self.code)
 
     def bound(self, n: int, width: int) -> int:
-        """As if every level had the longest code."""
+        """The bytes if every level had the longest code."""
         return -(-n * (longest(self.code, (1 << width - 1) + 1) + 1) // 8)
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:
@@ -100,7 +100,7 @@ class EliasSparse(Codec):
         _number(self.code)
 
     def bound(self, n: int, width: int) -> int:
-        """As if every level had the longest code and distance 1; a longer distance costs less than its elements."""
+        """The bytes if every level had the longest code and distance 1: longer distances cost less."""
         return -(-(n * (longest(self.code, 1 << width - 1) + 2) + 64) // 8) if n else 0
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:

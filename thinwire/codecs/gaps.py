@@ -5,7 +5,7 @@ and g mod M in truncated binary. M follows from the density p = count / n, so th
 
     M = ceil(ln(2 - p) / -ln(1 - p))    (about 0.693 / p);    `rice=True`: the nearest power of two
 
-For places drawn at random this is within 1% of the entropy: 11.44, 8.11 and 4.73 bits a place at densities of 0.1%,
+For places drawn at random this is within 1% of the entropy: 11.44, 8.11 and 4.73 bits per place at densities of 0.1%,
 1% and 10%. No places can take more than `bound_gaps` bytes.
 
 >>> import torch
@@ -37,7 +37,7 @@ LARGEST = 1 << 48
 
 @lru_cache(maxsize=4096)
 def divisor(count: int, n: int, rice: bool = False) -> int:
-    """M for `count` places out of `n`; decimal arithmetic, so that it is the same on every machine.
+    """M for `count` places out of `n`; computed in decimal, so that it is the same on every machine.
 
     >>> [divisor(d, 1000) for d in (1, 10, 100)], [divisor(d, 1000, rice=True) for d in (1, 10, 100)]
     ([693, 69, 7], [512, 64, 8])

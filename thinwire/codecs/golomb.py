@@ -1,8 +1,9 @@
-"""Golomb runs: every symbol that is not zero as the zeros before it, a sign and a magnitude.
+"""Golomb runs: every symbol that is not zero is sent as the number of zeros before it, a sign and a magnitude.
 
-Zeros before it: Golomb's code with M from the density (thinwire/codecs/gaps.py), within 1% of the entropy of places
-drawn at random. Magnitude: Elias' gamma, one bit for the smallest. Before them the number of non-zeros, 32 bits.
-Between Elias' sparse form and rANS in size; no tables. A message longer than plain fields is sent as plain fields.
+The number of zeros takes Golomb's code with M from the density (thinwire/codecs/gaps.py), which is within 1% of the
+entropy for places drawn at random. The magnitude takes Elias' gamma code, one bit for the smallest. In front of them
+stands the number of non-zeros, 32 bits. In size it lies between Elias' sparse form and rANS, and it needs no tables.
+A message longer than plain fields is sent as plain fields.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # 64 places of 9 bits each
@@ -40,7 +41,7 @@ class GolombRuns(Codec):
     rice: bool = False
 
     def bound(self, n: int, width: int) -> int:
-        """A byte more than plain fields."""
+        """One byte more than plain fields."""
         return frame_bound(n, width)
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:

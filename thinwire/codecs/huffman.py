@@ -1,8 +1,8 @@
 """Huffman: canonical prefix codes of at most 12 bits from the counts of the message.
 
-A symbol takes a whole number of bits, at least one: within H <= L < H + 1 bits a symbol for entropy H. Where most
+A symbol takes a whole number of bits, at least one: L bits per symbol with H <= L < H + 1 for entropy H. Where most
 symbols are zero that is far from H, so `zero_runs=True` codes 2^k to 2^(k+1)-1 zeros in a row as one token and k
-plain bits. Lengths are sent, 4 bits a token; a message longer than plain fields is sent as plain fields.
+plain bits. Lengths are sent, 4 bits per token; a message longer than plain fields is sent as plain fields.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes
@@ -33,7 +33,7 @@ class Huffman(Codec):
     zero_runs: bool = True
 
     def bound(self, n: int, width: int) -> int:
-        """A byte more than plain fields."""
+        """One byte more than plain fields."""
         return frame_bound(n, width)
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:

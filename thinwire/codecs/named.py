@@ -1,7 +1,7 @@
-"""Codecs by name: what methods that send integer symbols let their users choose.
+"""Codecs by name: the choice that methods which send integer symbols give their users.
 
 bits      fields of equal width, packed in the pass that rounds
-rans      the entropy of the symbols and under 1% more
+rans      the entropy of the symbols plus less than 1%
 huffman   zero runs and symbols in whole bits
 """
 

@@ -1,4 +1,4 @@
-"""What the codecs share: the C++ codes, loaded on first use, their faults in words, and plain fields as a way out."""
+"""What the codecs share: the C++ codes, loaded on first use, the words for their faults, and the fallback."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 ELIAS = {"gamma": 0, "delta": 1, "omega": 2}
 FAULTS = {
     -1: "the bytes end before the last symbol",
-    -2: "bytes are left over behind the last symbol",
-    -3: "the bytes are no codes",
+    -2: "bytes are left over after the last symbol",
+    -3: "the bytes are not codes",
     -4: "a symbol is larger than its width allows",
     -5: "the places do not fit the length",
-    -6: "the table of frequencies or lengths is no table",
+    -6: "the table of frequencies or lengths is not valid",
 }
 PLAIN, CODED = 0, 1  # the first byte of `frame`
 
@@ -42,13 +42,13 @@ def local(t: Tensor) -> Tensor:
 
 
 def check(name: str, fault: int) -> None:
-    """Raise what a decoder found wrong."""
+    """Raise an error for what a decoder found wrong."""
     if fault:
         raise PayloadError(f"{name}: {FAULTS[fault]}")
 
 
 def fit(name: str, symbols: Tensor, width: int) -> Tensor:
-    """The symbols on the CPU, once they are uint8 below 2^width."""
+    """The symbols on the CPU, after checking that they are uint8 below 2^width."""
     s = whole(name, symbols, width)
     if s.numel() and int(s.max()) >> width:
         raise ValueError(f"{name}: symbol {int(s.max())} does not fit {width} bits")
@@ -56,25 +56,25 @@ def fit(name: str, symbols: Tensor, width: int) -> Tensor:
 
 
 def whole(name: str, symbols: Tensor, width: int) -> Tensor:
-    """The symbols on the CPU, once they are uint8."""
+    """The symbols on the CPU, after checking that they are uint8."""
     if not 1 <= width <= 8 or symbols.dtype != torch.uint8:
         raise ValueError(f"{name} codes uint8 symbols of 1 to 8 bits; got {symbols.dtype}, width={width}")
     return local(symbols)
 
 
 def frame_bound(n: int, width: int) -> int:
-    """The most bytes of `frame`: one more than plain fields."""
+    """The most bytes that `frame` can make: one more than plain fields."""
     return 1 + packed_bytes(n, width) if n else 0
 
 
 def frame(symbols: Tensor, width: int, code: Callable[[Tensor, Tensor], int]) -> Tensor:
-    """What `code(symbols, out)` writes into `out`, behind a byte; plain fields where it finds no room (negative)."""
+    """What `code(symbols, out)` writes, after one byte; plain fields where it finds no room and is negative."""
     out = torch.empty(frame_bound(symbols.numel(), width), dtype=torch.uint8)
     return out[: frame_into(out, symbols, width, code)]
 
 
 def frame_into(out: Tensor, symbols: Tensor, width: int, code: Callable[[Tensor, Tensor], int]) -> int:
-    """`frame` into the start of `out`, which has room for the bound; the bytes used."""
+    """Write `frame` to the start of `out`, which has room for the bound; returns the bytes used."""
     bound = frame_bound(symbols.numel(), width)
     if not bound:
         return 0
@@ -93,7 +93,7 @@ def unframe(name: str, data: Tensor, n: int, width: int, decode: Callable[[Tenso
 
 
 def unframe_into(out: Tensor, name: str, data: Tensor, width: int, decode: Callable[[Tensor, Tensor], int]) -> None:
-    """`unframe` into `out`, on the CPU."""
+    """Write the result of `unframe` to `out`, on the CPU."""
     bytes_, n = local(data), out.numel()
     if n == 0 or bytes_.numel() == 0:
         check(name, 0 if n == bytes_.numel() else -1 if n else -2)

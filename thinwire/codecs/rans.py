@@ -1,10 +1,11 @@
-"""rANS: symbols at their entropy, from one histogram a message. The way to the bits of the papers' formulas.
+"""rANS: symbols at their entropy, from one histogram per message. It reaches the bits of the papers' formulas.
 
 n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1% and 64 bytes more for alphabets of
 a few symbols (a table of 256 frequencies takes about 300 bytes). Frequencies are multiples of 2^-12; symbols rarer
 than half of that follow an escape, in a message of their own. A chunk of 2^19 to 2^21 symbols has 4 states, or 32
-where they are less than 0.7% of it. Chunks are coded side by side on all cores; kernels/cpu/rans_message.h has the
-bytes. A message longer than plain fields is sent as plain fields. Damage shows where states do not end as they began.
+where they are less than 0.7% of it. Chunks are coded side by side on all cores; kernels/cpu/rans_message.h describes
+the bytes. A message longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as
+they began.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes
@@ -41,7 +42,7 @@ class Rans(Codec):
     name: ClassVar[str] = "rans"
 
     def bound(self, n: int, width: int) -> int:
-        """A byte more than plain fields."""
+        """One byte more than plain fields."""
         return frame_bound(n, width)
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:
@@ -54,11 +55,11 @@ class Rans(Codec):
         return unframe(self.id, data, n, width, lambda bytes_, out: decode(bytes_, out, width))
 
     def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
-        """`pack` into `out`, without a copy on the CPU."""
+        """Pack into `out`, without a copy on the CPU."""
         return self._write(symbols, width, out) if out.is_cpu else super().write(symbols, width, out)
 
     def read(self, data: Tensor, width: int, out: Tensor) -> None:
-        """`unpack` into `out`, without a copy on the CPU."""
+        """Unpack into `out`, without a copy on the CPU."""
         if out.is_cpu:
             unframe_into(out, self.id, data, width, lambda bytes_, to: decode(bytes_, to, width))
         else:
@@ -70,14 +71,14 @@ class Rans(Codec):
         )
 
     def _checked(self, used: int, symbols: Tensor, width: int) -> int:
-        """The histogram has seen a symbol that does not fit."""
+        """Raise the error for a symbol that does not fit, which the histogram has seen."""
         if used == BAD_SYMBOL:
             raise ValueError(f"{self.id}: symbol {int(symbols.max())} does not fit {width} bits")
         return used
 
 
 def encode(symbols: Tensor, out: Tensor, width: int = 8, vectors: bool = True) -> int:
-    """The bytes written into `out`, negative where it is too short. `vectors=False`: plain code, the same bytes."""
+    """The bytes written to `out`, negative if it is too short. `vectors=False` gives the same by plain code."""
     arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), 1 << width)
     return int(codes().rans_encode(*arguments, torch.get_num_threads(), vectors))
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Request(Generic[T]):
-    """Base of what a rank may ask for. `ranks` are those it concerns, in the numbers of the whole world."""
+    """Base of what a rank may ask for. `ranks` are those that it concerns, as numbered in the whole world."""
 
     ranks: tuple[int, ...]
 
@@ -30,7 +30,7 @@ class Request(Generic[T]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllReduceRequest(Request[Tensor]):
-    """The sum of everybody's `x`, or the largest. A driver may put it into `x` itself."""
+    """The sum or the maximum of everybody's `x`. A driver may write it to `x` itself."""
 
     x: Tensor
     op: Literal["sum", "max"] = "sum"
@@ -39,9 +39,9 @@ class AllReduceRequest(Request[Tensor]):
 @final
 @dataclass(frozen=True, eq=False)
 class AllGatherRequest(Request[list[Tensor]]):
-    """Everybody's `x`, by rank. `sizes` says how many elements each has and saves a driver the asking.
+    """Everybody's `x`, by rank. `sizes` says how many elements each has, so that a driver need not ask.
 
-    Where they are not `exact` they are the most that can come, and anything may follow what came.
+    Sizes that are not `exact` are upper bounds, and anything may follow the elements that arrived.
     """
 
     x: Tensor
@@ -54,7 +54,7 @@ class AllGatherRequest(Request[list[Tensor]]):
 class AllToAllRequest(Request[list[Tensor]]):
     """`xs[j]` goes to rank j; the answer is what each rank sent here. `sizes` says how much comes from each.
 
-    Where they are not `exact` they are the most that can come, and anything may follow what came.
+    Sizes that are not `exact` are upper bounds, and anything may follow the elements that arrived.
     """
 
     xs: Sequence[Tensor]
@@ -76,7 +76,7 @@ class SwapRequest(Request[dict[int, Tensor]]):
 @final
 @dataclass(frozen=True, eq=False)
 class SendRequest(Request[None]):
-    """`x` goes to rank `to`; done when it is received."""
+    """`x` goes to rank `to`; the request is done when it is received."""
 
     to: int
     x: Tensor
@@ -99,7 +99,7 @@ class Traffic:
     messages: int = 0
 
     def count(self, *tensors: Tensor) -> None:
-        """Add one message a tensor."""
+        """Add one message per tensor."""
         self.messages += len(tensors)
         self.bytes += sum(t.numel() * t.element_size() for t in tensors)
 
@@ -110,14 +110,14 @@ def to_tensor(data: bytes) -> Tensor:
 
 
 def to_bytes(data: Tensor) -> bytes:
-    """And back."""
+    """The inverse of `to_tensor`."""
     return data.cpu().numpy().tobytes()
 
 
 def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:
     """Add what `request` makes `rank` (of its group) send, as a network carries it.
 
-    An all-gather sends n-1 copies, an all-reduce 2 (n-1)/n of the tensor (ring), a swap one copy a peer.
+    An all-gather sends n-1 copies, an all-reduce 2 (n-1)/n of the tensor (ring), a swap one copy per peer.
     """
     n = len(request.ranks)
     if isinstance(request, AllReduceRequest):
@@ -141,8 +141,8 @@ class Comm:
     rank: int
     size: int
     traffic: Traffic = field(default_factory=Traffic)
-    ranks: tuple[int, ...] = ()  # of this view, in the numbers of the whole world; empty: everybody
-    gone: set[int] = field(default_factory=set)  # neighbours that a driver has given up on, where it may
+    ranks: tuple[int, ...] = ()  # of this view, as numbered in the whole world; empty for everybody
+    gone: set[int] = field(default_factory=set)  # neighbours that a driver has given up on, if it may
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -162,16 +162,16 @@ class Comm:
     def all_gather(
         self, x: Tensor, *, equal: bool = False, sizes: Sequence[int] | None = None, exact: bool = True
     ) -> AllGatherRequest:
-        """Everybody's tensor; `equal` or `sizes` promise how many elements each has, or has at most."""
+        """Everybody's tensor; `equal` or `sizes` promise how many elements each has, exactly or at most."""
         known = (x.numel(),) * self.size if equal else sizes
         return AllGatherRequest(self.ranks, x, None if known is None else tuple(known), exact)
 
     def all_to_all(
         self, xs: Sequence[Tensor], *, sizes: Sequence[int] | None = None, exact: bool = True
     ) -> AllToAllRequest:
-        """One tensor to each rank, one from each; `sizes` promises how many elements come, or come at most."""
+        """One tensor to each rank, one from each; `sizes` promises how many elements arrive, exactly or at most."""
         if len(xs) != self.size:
-            raise ValueError(f"all_to_all takes one tensor a rank: {self.size}; got {len(xs)}")
+            raise ValueError(f"all_to_all takes one tensor per rank: {self.size}; got {len(xs)}")
         return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes), exact)
 
     def swap(

@@ -2,7 +2,7 @@
 
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
-first, eight bytes a peer, unless it knows the most that can come. Peers that share a group of their own talk on it.
+for first, eight bytes per peer, unless an upper bound is known. Peers that share a group of their own talk on it.
 With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an
 exchange that compresses on the GPU moves only its payload.
 """
@@ -79,11 +79,11 @@ class Processes:
 
     @property
     def traffic(self) -> Traffic:
-        """What this driver has sent."""
+        """The traffic that this driver has sent."""
         return self.comm.traffic
 
     def run(self, coroutine: Coroutine[Any, Any, T], clock: Clock | None = None) -> T:
-        """Run to the end; `clock` is told the time on the wire."""
+        """Run to the end, and tell `clock` the time on the wire."""
         clock = clock or Clock()
         answer: Any = None
         try:
@@ -129,7 +129,7 @@ class Processes:
         return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
 
     def _room(self, request: AllGatherRequest | AllToAllRequest) -> Sequence[int] | None:
-        """How much to make room for; None: ask. gloo takes a message shorter than its buffer, nccl does not."""
+        """How much room to make, or None to ask. gloo takes a message shorter than its buffer, nccl does not."""
         return request.sizes if request.exact or not self._batched else None
 
     def _swap(self, request: SwapRequest, me: int) -> dict[int, Tensor]:
@@ -145,7 +145,7 @@ class Processes:
         sizes: Sequence[int] | None,
         like: Tensor,
     ) -> dict[int, Tensor]:
-        """Send to peers of the group, receive from the sources; `sizes` by source, asked for when None."""
+        """Send to peers of the group, receive from the sources; `sizes` are by source, asked for when None."""
         if sizes is None:
             device = self._native(like)
             mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
@@ -163,7 +163,7 @@ class Processes:
         return _to({peer: buffer for peer, buffer in buffers.items() if peer not in broken}, like.device)
 
     def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> set[int]:
-        """All sends and receives of one round, and wait; who broke off. Each rank starts with its next neighbour."""
+        """Do all sends and receives of one round, from the next neighbour on; returns the peers that broke off."""
         me, n = ranks.index(self.comm.rank), len(ranks)
         incoming = [(p, receives[p]) for p in sorted(receives, key=lambda p: (me - p) % n) if receives[p].numel()]
         outgoing = [(p, sends[p].contiguous()) for p in sorted(sends, key=lambda p: (p - me) % n) if sends[p].numel()]
@@ -194,16 +194,16 @@ class Processes:
         return set()
 
     def _between(self, ranks: Ranks, peer: int) -> tuple[dist.ProcessGroup, int]:
-        """The group of this rank and a peer alone, where there is one: what goes wrong on it stays between them.
+        """The group of this rank and a peer alone, if there is one, so that a fault on it stays between them.
 
-        And the peer's place in it.
+        Also returns the peer's place in it.
         """
         pair = tuple(sorted((self.comm.rank, ranks[peer])))
         alone = self._groups.get(pair)
         return (self._groups[ranks], peer) if alone is None else (alone, pair.index(ranks[peer]))
 
     def _broke(self, ranks: Ranks, peer: int, broken: set[int], error: RuntimeError) -> None:
-        """Name the edge of an error; go on without the peer where that is allowed."""
+        """Name the edge in an error, or go on without the peer where that is allowed."""
         other = ranks[peer]
         if self._patient:
             raise EdgeError(f"the edge {self.comm.rank}-{other} broke: {error}", (other,)) from error
@@ -232,7 +232,7 @@ class Processes:
         return request.ranks.index(self._global.index(sender)), x
 
     def _native(self, like: Tensor) -> torch.device:
-        """Where the backend can read and write a tensor like this one."""
+        """The device where the backend can read and write a tensor like this one."""
         if not self._batched:
             return torch.device("cpu")
         return like.device if like.is_cuda else torch.device("cuda", torch.cuda.current_device())

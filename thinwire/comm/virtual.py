@@ -1,4 +1,5 @@
-"""The virtual driver in lock step: N coroutines in one process, every request answered when its partners are there.
+"""The virtual driver in lock step: N coroutines in one process, and every request is answered when its partners have
+asked.
 
 Collectives complete when all ranks ask for the same one; a send completes when its receive is posted. When nobody
 can go on, `DeadlockError` names every waiting rank. Bytes are counted as a real network would carry them.
@@ -63,7 +64,7 @@ class _LockStep(Generic[T]):
     comms: list[Comm]
     waiting: dict[int, Request[Any]] = field(default_factory=dict)
     results: dict[int, T] = field(default_factory=dict)
-    mail: dict[tuple[int, int], deque[Tensor]] = field(default_factory=dict)  # swaps on their way, by (from, to)
+    mail: dict[tuple[int, int], deque[Tensor]] = field(default_factory=dict)  # swaps under way, by (from, to)
 
     def finish(self) -> list[T]:
         try:
@@ -157,7 +158,7 @@ class _LockStep(Generic[T]):
 
 
 def _answer_collective(requests: list[Request[Any]]) -> list[Any] | None:
-    """One answer a rank when all ask for the same collective; None when they do not."""
+    """One answer per rank when all ask for the same collective; None when they do not."""
     reduces = [r for r in requests if isinstance(r, AllReduceRequest)]
     gathers = [r for r in requests if isinstance(r, AllGatherRequest)]
     alls = [r for r in requests if isinstance(r, AllToAllRequest)]

@@ -1,4 +1,4 @@
-"""Lossy maps, one idea a file. `get("qsgd:bits=4")` makes one from its id."""
+"""Lossy maps, one idea per file. `get("qsgd:bits=4")` makes one from its id."""
 
 from thinwire.compressors.atomo import AtomoEntries, AtomoSpectral
 from thinwire.compressors.block import BlockQuantiser

@@ -1,27 +1,30 @@
 """ATOMO: a gradient is a sum of atoms; send each with a probability, scaled up, so that the mean is exact.
 
-With g = sum_i lambda_i a_i and a budget s of atoms a vector or matrix:
+With g = sum_i lambda_i a_i and a budget of s atoms per vector or matrix:
 
     g^ = sum_i t_i (lambda_i / p_i) a_i,    t_i ~ Bernoulli(p_i),    sum_i p_i = s
 
-The p_i that minimise the variance sum_i lambda_i^2 (1/p_i - 1): take |lambda| in falling order; while the largest
-left has |lambda_j| s_left >= sum_{i >= j} |lambda_i|, p_j = 1 and s_left falls by one; the rest get p_i = s_left
-|lambda_i| / sum of the rest. If no atom is that large the variance is |lambda|_1^2 / s - |lambda|_2^2.
+The p_i that minimise the variance sum_i lambda_i^2 (1/p_i - 1) are found as follows. Take |lambda| in falling order.
+While the largest that remains has |lambda_j| s_left >= sum_{i >= j} |lambda_i|, set p_j = 1 and lower s_left by one.
+The others get p_i = s_left |lambda_i| / their sum. If no atom is that large, the variance is
+|lambda|_1^2 / s - |lambda|_2^2.
 
 `AtomoEntries`: atoms are elements; s is the share `budget` of them. Sends the number of atoms (32 bits), their places
-(Golomb coded gaps) and values. omega = d/s - 1, as equal p_i have. The same probabilities as `Wangni`, in float64.
+(Golomb coded gaps) and values. omega = d/s - 1, which equal p_i attain. The probabilities are those of `Wangni`, in
+float64.
 
 `AtomoSpectral`: atoms are singular vectors of every tensor as a matrix (first dimension x the rest; vectors are
 folded into the squarest matrix, padded). Sends, for each matrix, the number of atoms (32 bits) and sqrt(lambda_i /
-p_i) times u_i and v_i: 32 (m + k) bits an atom. Tensors for which s atoms are no smaller are sent as they are. omega
-= min(m, k)/s - 1 <= sqrt(d)/s - 1. The decomposition is LAPACK's in float64: other machines may send other bits, but
-decode them alike.
+p_i) times u_i and v_i: 32 (m + k) bits per atom. Tensors for which s atoms are no smaller are sent as they are. omega
+= min(m, k)/s - 1 <= sqrt(d)/s - 1. The decomposition is LAPACK's in float64: machines may differ in the bits that
+they send, but all decode them alike.
 
 Reference: Wang, Sievert, Liu, Charles, Papailiopoulos, Wright, "ATOMO: communication-efficient learning via atomic
 sparsification", NeurIPS 2018, arXiv 1806.04090, algorithm 1.
 
-Departs from the paper: nothing; its authors' code clips p_i at 1 without giving the rest away, and draws again when
-nothing was picked, which is biased. They fold vectors into two columns, and convolutions another way.
+Departs from the paper: nothing. The authors' code does depart from it: it clips p_i at 1 without giving the excess to
+the other atoms, and draws again when nothing was picked, which is biased; it folds vectors into two columns, and
+convolutions another way.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ def probabilities(size: Tensor, s: float) -> Tensor:
 
 
 def sample(p: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """(which are drawn, the probability that they had): p rounded up to a multiple of 2^-32, so without bias."""
+    """Which are drawn, and with what probability: p rounded up to a multiple of 2^-32, so that there is no bias."""
     steps = (p * 2.0**32).ceil()
     return noise.to(p.device) < steps.long(), steps * 2.0**-32
 
@@ -89,7 +92,7 @@ class AtomoEntries(Compressor):
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:
@@ -101,7 +104,7 @@ class AtomoEntries(Compressor):
         return contraction(self.omega(d))
 
     def nbytes(self, layout: Layout) -> int:
-        """If all elements were sent."""
+        """The bytes if all elements were sent."""
         return 4 + 4 * layout.numel + most_gaps(layout.numel, layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
@@ -143,7 +146,7 @@ class Matrix(NamedTuple):
 @final
 @dataclass(frozen=True)
 class AtomoSpectral(Compressor):
-    """`budget` singular vectors a matrix on average."""
+    """`budget` singular vectors per matrix on average."""
 
     name: ClassVar[str] = "atomo-spectral"
     fixed_size: ClassVar[bool] = False
@@ -151,15 +154,15 @@ class AtomoSpectral(Compressor):
 
     def __post_init__(self) -> None:
         if not 0 < self.budget < math.inf:
-            raise ValueError(f"AtomoSpectral(budget={self.budget}): write how many singular vectors a matrix")
+            raise ValueError(f"AtomoSpectral(budget={self.budget}): write how many singular vectors per matrix")
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:
-        """sqrt(d)/s - 1, of a square matrix."""
+        """sqrt(d)/s - 1, which a square matrix attains."""
         return max(0.0, math.sqrt(d) / self.budget - 1)
 
     def delta(self, d: int) -> float | None:
@@ -167,13 +170,13 @@ class AtomoSpectral(Compressor):
         return contraction(self.omega(d))
 
     def nbytes(self, layout: Layout) -> int:
-        """If all singular vectors were sent."""
+        """The bytes if all singular vectors were sent."""
         return sum(
             4 * (t.stop - t.start) if t.raw else 4 + 4 * min(t.m, t.k) * (t.m + t.k) for t in self.matrices(layout)
         )
 
     def matrices(self, layout: Layout) -> list[Matrix]:
-        """Every tensor that has elements."""
+        """How every tensor that has elements is cut into a matrix."""
         found = []
         for start, size, shape in zip(layout.offsets, layout.sizes, layout.shapes, strict=False):
             if size:
@@ -183,7 +186,7 @@ class AtomoSpectral(Compressor):
         return found
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Tensor after tensor: elements, or a count and the atoms that were drawn."""
+        """Write tensor after tensor: its elements, or a count and the atoms that were drawn."""
         wide, at = x.float(), 0
         noise = kernels.get("cpu").noise(key, layout.numel)
         for t in self.matrices(layout):
@@ -195,7 +198,7 @@ class AtomoSpectral(Compressor):
         return at
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """The products of what was drawn, in float64, one after another."""
+        """Add the products of the atoms that were drawn, in float64, one after another."""
         at = 0
         for t in self.matrices(layout):
             size, part = t.stop - t.start, out[t.start : t.stop]

@@ -26,7 +26,7 @@ class BasisCompressor(Compressor):
 
     @abstractmethod
     def read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, float]:
-        """Places among `layout.numel` coefficients (int64, each once), values, and what to multiply those by."""
+        """Places among `layout.numel` coefficients (int64, each once), their values, and a factor for the values."""
 
     @abstractmethod
     def synthesise(self, coefficients: Tensor, layout: Layout) -> Tensor:
@@ -43,7 +43,7 @@ class BasisCompressor(Compressor):
 
     @final
     def open(self, data: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
-        """The coefficients of a payload, after every check of it: places and values."""
+        """The places and values of a payload's coefficients, after every check of the payload."""
         payload = Payload(data)
         payload.open(scheme(self, layout), key=key)
         places, values, unit = self.read(payload.aligned().body, layout)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class KernelCompressor(FusedCompressor):
-    """Say how an element becomes a field (`quant`) and which elements share a scale (`blocks`); the rest is given."""
+    """A subclass says how an element becomes a field (`quant`) and which elements share a scale (`blocks`)."""
 
     @property
     @abstractmethod
@@ -40,17 +40,17 @@ class KernelCompressor(FusedCompressor):
     @final
     @cached_property
     def plans(self) -> dict[Layout, _Plan]:
-        """What is done with each layout that came by; kept here, since a look-up by all settings is slow."""
+        """The plan for each layout seen so far. It is kept here because a look-up by all settings is slow."""
         return {}
 
     @final
     def side_bytes(self, layout: Layout) -> int:
-        """Four bytes a scale."""
+        """Four bytes per scale."""
         return _plan(self, layout).side
 
     @final
     def nbytes(self, layout: Layout) -> int:
-        """Scales and fields."""
+        """The bytes of scales and fields."""
         return _plan(self, layout).nbytes
 
     @final
@@ -100,10 +100,10 @@ class KernelCompressor(FusedCompressor):
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What a compressor does with vectors of one layout; found once, used at every step."""
+    """What a compressor does with vectors of one layout, worked out once and used at every step."""
 
     quant: Quant
-    whole: Quant  # the same with a byte a field
+    whole: Quant  # the same with one byte per field
     blocks: Blocks
     side: int  # bytes
     nbytes: int
@@ -134,7 +134,7 @@ class BlockQuantiser(KernelCompressor, FeedbackSymbols):
 
     @final
     def scales(self, x: Tensor, layout: Layout) -> Tensor:
-        """The scale of every block, alone: what ranks that share scales take the maximum of."""
+        """Only the scale of every block: ranks that share scales take the maximum of these."""
         return kernels.select(x).scales(x.detach().view(-1), self.quant, self.blocks(layout))
 
     @final
@@ -156,7 +156,7 @@ class BlockQuantiser(KernelCompressor, FeedbackSymbols):
     def write_symbols_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, side: Tensor, e: Tensor, alpha: float, beta: float
     ) -> Tensor:
-        """The same pass keeps the error."""
+        """Write symbols and keep the error in the same pass."""
         return self._symbols(x, layout, key, side, e, alpha, beta)
 
     def _symbols(
@@ -173,12 +173,12 @@ class BlockQuantiser(KernelCompressor, FeedbackSymbols):
 
     @final
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
-        """The inverse of `write_symbols`, added."""
+        """Add the vector that the symbols stand for."""
         self._values(side, symbols, layout, out, weight, fresh=False)
 
     @final
     def put_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
-        """The inverse of `write_symbols`, written."""
+        """Write the vector that the symbols stand for."""
         self._values(side, symbols, layout, out, weight, fresh=True)
 
     def _values(
@@ -194,7 +194,7 @@ class BlockQuantiser(KernelCompressor, FeedbackSymbols):
 
 
 def equal_blocks(layout: Layout, size: int | None) -> Blocks:
-    """Blocks of `size` elements across the whole vector; None, or more than there are: one block."""
+    """Blocks of `size` elements across the whole vector; one block if `size` is None or larger than the vector."""
     return Blocks(layout.numel, size=max(1, min(size or layout.numel, layout.numel)))
 
 
@@ -211,12 +211,13 @@ def check_bits(name: str, bits: int, lowest: int = 1) -> None:
 
 
 def within(block: int | None, d: int) -> int:
-    """The dimension that a bound sees: a block's, or the whole vector's."""
+    """The dimension that a bound depends on: that of a block, or of the whole vector."""
     return d if block is None else min(block, d)
 
 
 def omega_max(levels: int, d: int) -> float:
-    """The variance of stochastic rounding to `levels` steps of the largest magnitude, over |x|^2, at its worst.
+    """The variance of stochastic rounding to `levels` steps of the largest magnitude, over |x|^2, for the worst
+    vector.
 
     Attained by one entry N and d-1 entries a with a = N (sqrt(s^2 + d - 1) - s) / (d - 1); s = 1 is TernGrad's
     (sqrt(d) - 1) / 2.

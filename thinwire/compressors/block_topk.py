@@ -3,8 +3,8 @@
 Sends, for each block of B elements, k values and k places of ceil(log2 B) bits; sizes are known beforehand. A last
 block shorter than k is sent whole.
 
-Bounds: |C(x) - x|^2 <= (1 - k/B) |x|^2 (for d < B: k/d).
-Wire: (32 + 12) 64/4096 = 0.69 bits an element as fp32, 0.44 as bf16 or fp16.
+Bounds: |C(x) - x|^2 <= (1 - k/B) |x|^2, with d in place of B where d < B.
+Wire: (32 + 12) 64/4096 = 0.69 bits per element as fp32, 0.44 as bf16 or fp16.
 
 >>> BlockTopK().delta(1 << 20)
 0.015625
@@ -53,11 +53,11 @@ class BlockTopK(Biased):
         check_choice("BlockTopK", "values", self.values, tuple(VALUES))
 
     def delta(self, d: int) -> float | None:
-        """k/B of the fullest block."""
+        """k/B for a full block."""
         return sparse_delta(min(1.0, self.k / max(1, min(d, self.block))), self.values)
 
     def nbytes(self, layout: Layout) -> int:
-        """Values and places."""
+        """The bytes of values and places."""
         count = self._count(layout)
         return count * VALUES[self.values][0].itemsize + wide_bytes(count, index_width(self.block))
 

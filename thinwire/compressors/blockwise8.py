@@ -1,8 +1,8 @@
-"""hivemind's blockwise 8 bits: elements over the largest magnitude of their block, on a grid that is finer near zero.
+"""hivemind's blockwise 8 bits: elements divided by the largest magnitude of their block, on a grid finer near zero.
 
-Sends a float32 a block and a byte an element: 8 + 32/B bits. The 256 points are 0, 1 and, for i = 0 .. 6 and both
-signs, the middles of 2^i equal cells of [0.1, 1], times 10^(i-6). So each decade has half the points of the one above
-it, and values down to 3e-7 of the largest are told from zero.
+Sends one float32 per block and one byte per element: 8 + 32/B bits. The 256 points are 0, 1 and, for i = 0 .. 6 and
+both signs, the middles of 2^i equal cells of [0.1, 1], times 10^(i-6). So each decade has half the points of the one
+above it, and values down to 3e-7 of the largest are distinguished from zero.
 
     code = the nearest point to x / R,   R = max |x| of the block;   decoded: R times the point
 
@@ -58,7 +58,7 @@ def _borders() -> Tensor:
 @final
 @dataclass(frozen=True)
 class Blockwise8(ByteSymbols):
-    """One byte an element and one scale for every `block` elements."""
+    """One byte per element and one scale for every `block` elements."""
 
     name: ClassVar[str] = "blockwise8"
     block: int = 4096
@@ -88,7 +88,7 @@ class Blockwise8(ByteSymbols):
         side.view(torch.float32).copy_(top)
         ratio = torch.where(
             top > 0, rows.T.double() / top.double(), 0.0
-        ).T  # of a block with NaN: 0, its scale is NaN
+        ).T  # 0 in a block with NaN, whose scale is NaN
         codes = torch.searchsorted(_borders().to(x.device), ratio.contiguous())
         return fold(codes.view(-1)[:n], ZERO)
 

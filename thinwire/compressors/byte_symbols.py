@@ -1,4 +1,4 @@
-"""ByteSymbols: what compressors with one byte an element share; small symbols stand for small magnitudes.
+"""ByteSymbols: what compressors with one byte per element share; small symbols stand for small magnitudes.
 
 The body is the side information, then the symbols in element order.
 """
@@ -29,12 +29,12 @@ class ByteSymbols(Biased, SymbolCompressor):
 
     @final
     def nbytes(self, layout: Layout) -> int:
-        """Side information and a byte an element."""
+        """The bytes of the side information, and one byte per element."""
         return self.side_bytes(layout) + layout.numel
 
     @final
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Side information, then symbols."""
+        """Write the side information, then the symbols."""
         side = self.side_bytes(layout)
         body[side:].copy_(self.write_symbols(x, layout, key, body[:side]))
         return None
@@ -47,7 +47,7 @@ class ByteSymbols(Biased, SymbolCompressor):
 
 
 def fold(codes: Tensor, middle: int) -> Tensor:
-    """Codes 0 .. 255 by distance from the middle: it becomes 0, its neighbours 1 and 2, and so on; uint8.
+    """Codes 0 .. 255 by distance from `middle`, which becomes 0; its neighbours become 1 and 2, and so on; uint8.
 
     >>> fold(torch.tensor([128, 127, 129, 0, 255]), 128).tolist()
     [0, 1, 2, 255, 254]

@@ -1,6 +1,6 @@
 """Casts to 16 bits: fp16 and bf16. Finite values beyond the range are saturated and counted, never turned into inf.
 
-Sends 16 bits an element and the number of saturated elements (32 bits), which `Cast.saturated` reads back.
+Sends 16 bits per element and the number of saturated elements (32 bits), which `Cast.saturated` reads back.
 Rounding is to nearest even: relative error at most u = 2^-11 (fp16) or 2^-9 (bf16) in the normal range. bf16 has the
 range of float32, so delta = 1 - u^2; fp16 flushes magnitudes below 2^-25 to zero and has no such bound.
 
@@ -33,7 +33,7 @@ FORMATS = {"fp16": (torch.float16, 2.0**-11), "bf16": (torch.bfloat16, 2.0**-9)}
 @final
 @dataclass(frozen=True)
 class Cast(Biased):
-    """Sixteen bits an element."""
+    """Sixteen bits per element."""
 
     name: ClassVar[str] = "cast"
     format: Literal["fp16", "bf16"] = "bf16"
@@ -42,11 +42,11 @@ class Cast(Biased):
         check_choice("Cast", "format", self.format, tuple(FORMATS))
 
     def delta(self, d: int) -> float | None:
-        """1 - u^2 for bf16; fp16 loses small values whole."""
+        """1 - u^2 for bf16; None for fp16, which loses small values entirely."""
         return 1 - FORMATS[self.format][1] ** 2 if self.format == "bf16" else None
 
     def nbytes(self, layout: Layout) -> int:
-        """A count and two bytes an element."""
+        """The bytes of a count, and two bytes per element."""
         return 4 + 2 * layout.numel
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:

@@ -5,9 +5,9 @@ ranks draw alike from the seed, the step and the bucket:
 
     T_j[h] = sum over h_j(i) = h of s_j(i) x_i        C(x)_i = median over j of s_j(i) T_j[h_j(i)]
 
-One row's estimate is off by about |x| / sqrt(c); the median over rows rarely is by more than a few times that. Light
-elements drown: exchange the heavy ones exactly (thinwire.exchange.sketched). Neither unbiased nor a contraction.
-A vector that holds NaN or inf decodes to NaN everywhere.
+One row's estimate is off by about |x| / sqrt(c); the median over rows is rarely off by more than a few times that.
+Light elements drown in that noise: exchange the heavy ones exactly (thinwire.exchange.sketched). Neither unbiased nor
+a contraction. A vector that holds NaN or inf decodes to NaN everywhere.
 
 Reference: Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", ICALP 2002. Ivkin, Rothchild,
 Ullah, Braverman, Stoica, Arora, "Communication-efficient distributed SGD with sketching", NeurIPS 2019,
@@ -54,11 +54,11 @@ class CountSketch(Biased):
             )
 
     def delta(self, d: int) -> float | None:
-        """Not a contraction: light elements decode to other elements' noise."""
+        """None, since light elements decode to other elements' noise."""
         return None
 
     def nbytes(self, layout: Layout) -> int:
-        """The counters."""
+        """The bytes of the counters."""
         return 4 * self.rows * self.cols if layout.numel else 0
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:

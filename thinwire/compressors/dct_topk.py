@@ -1,12 +1,12 @@
 """DeMo's code: the k largest coefficients of the cosine transform of every chunk, up to 64 x 64, of every tensor.
 
-Sends one float32, and for each chunk k values (bf16) and k places of 12 bits: 28 x 32 / 4096 = 0.219 bits an element
-where chunks are 64 x 64. A matrix is cut into chunks of the largest divisor up to 64 along each axis, a vector along
-its one; of chunks with fewer than k elements all are sent.
+Sends one float32, and for each chunk k values (bf16) and k places of 12 bits: 28 x 32 / 4096 = 0.219 bits per element
+where chunks are 64 x 64. A matrix is cut into chunks whose sides are the largest divisors up to 64 of its own, and a
+vector likewise along its one axis; a chunk with fewer than k elements is sent whole.
 
     c = DCT(chunk),   the k largest |c| are kept,   decoded: DCT^-1
 
-The DCT-II is orthonormal, so that |C(x) - x|^2 is the energy of what is left out: a contraction with
+The DCT-II is orthonormal, so that |C(x) - x|^2 is the energy of the coefficients left out: a contraction with
 delta = k / chunk elements (0.999 of it, for bf16). A chunk that holds NaN or inf decodes to NaN.
 
 >>> from thinwire.core.types import Layout
@@ -62,11 +62,11 @@ class Grid(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """Chunks."""
+        """Number of chunks."""
         return self.down * self.across
 
     def chunks(self, flat: Tensor) -> Tensor:
-        """The tensor's elements as (chunks, m, n): a copy."""
+        """A copy of the tensor's elements, (chunks, m, n)."""
         cut = flat[self.start : self.stop].view(self.down, self.m, self.across, self.n)
         return cut.transpose(1, 2).reshape(self.cells, self.m, self.n).clone(memory_format=torch.contiguous_format)
 
@@ -106,11 +106,11 @@ class DctTopK(Biased, BasisCompressor):
             raise ValueError(f"DctTopK(chunk={self.chunk}, k={self.k}): write 1 <= chunk <= 256 and k >= 1")
 
     def delta(self, d: int) -> float | None:
-        """The share kept of the largest chunk there can be."""
+        """The share that is kept of the largest possible chunk."""
         return 0.999 * min(1.0, self.k / max(1, min(d, self.chunk**2)))
 
     def nbytes(self, layout: Layout) -> int:
-        """The unit, values and places."""
+        """The bytes of the unit, the values and the places."""
         count = self._count(layout)
         return 4 + 2 * count + wide_bytes(count, index_width(self.chunk**2))
 

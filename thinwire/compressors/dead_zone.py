@@ -1,22 +1,22 @@
-"""Dead zone: an entropy-coded uniform quantiser at any rate from 0.1 to 8 bits an element.
+"""Dead zone: an entropy-coded uniform quantiser at any rate from 0.1 to 8 bits per element.
 
 Sends, for each block of B elements, its root mean square N (16 bits), and for each element u = x / N a symbol
 
     q = 0 where |u| < z,    else q = sgn(u) (1 + floor((|u| - z) / step))
 
-at its entropy (thinwire.codecs.rans). `rate` sets the step, such that the symbols of a Gaussian have that entropy,
-and the dead zone z = r step: r = 0.7 to half a bit, 0.5 from 1.5 bits on, where a Gaussian loses less than 0.01 bit
-to the best and Laplace and gradients gain. q decodes to N (z + step (|q| - 1 + o)), o the mean of what was cut off,
-measured by the sender for |q| = 1 .. 7 and all above: eight numbers a message. Low bits of symbols beyond a byte
-(rates above 6.4) go as they are; elements beyond those, 6 N and more, go as float32.
+at its entropy (thinwire.codecs.rans). `rate` sets the step such that the symbols of a Gaussian have that entropy, and
+the dead zone z = r step. r is 0.7 up to half a bit and 0.5 from 1.5 bits on; a Gaussian loses less than 0.01 bit to
+the best r, while Laplace and gradients gain. q decodes to N (z + step (|q| - 1 + o)), where o is the mean of what was
+cut off, measured by the sender for |q| = 1 .. 7 and for all above: eight numbers per message. The low bits of symbols
+beyond a byte (rates above 6.4) are sent plainly; elements beyond those, 6 N and more, are sent as float32.
 
 On 2^20 Gaussian elements it takes 0.256 to 0.26 bits more than Shannon's 1/2 log2(1 / nmse) from 1.4 bits on (any
-scalar quantiser needs 0.255 at high rates), and 0.03 at 0.1 bits. On other data the rate is other: heavy tails take
+scalar quantiser needs 0.255 at high rates), and 0.03 at 0.1 bits. On other data the rate differs: heavy tails take
 fewer bits above half a bit.
 
-Bounds: what is cut off by the dead zone has at most z^2 of a block's mean square, what is rounded is moved by at most
-3/4 step: delta = 1 - 1.01 (z^2 + 9/16 step^2) for rates of 2 and more; below none holds for every vector.
-Wire: the entropy + 16/B bits an element and about 200 bytes a message.
+Bounds: what the dead zone cuts off has at most z^2 of a block's mean square, and what is rounded moves by at most
+3/4 step: delta = 1 - 1.01 (z^2 + 9/16 step^2) for rates of 2 and more. Below that no bound holds for every vector.
+Wire: the entropy + 16/B bits per element, and about 200 bytes per message.
 
 >>> c = DeadZone(rate=2.5)
 >>> round(c.step, 3), round(c.zone, 3), round(c.delta(512), 3)
@@ -57,8 +57,8 @@ STEPS = (
 )
 # fmt: on
 L2 = Quant(Kind.SIGNED, Norm.L2, levels=1, width=2)
-CLASSES = 8  # magnitudes with an offset of their own; the last one's is for all above too
-HEAD = 2 * CLASSES + 4  # offsets, bytes of the codec
+CLASSES = 8  # magnitudes with an offset of their own; the last offset serves all larger ones too
+HEAD = 2 * CLASSES + 4  # the offsets, and how many bytes the codec takes
 LARGEST, ESCAPE = 127, 255  # magnitude of a symbol; the symbol of an element sent as float32
 REACH = 6.0  # magnitudes that need no escape
 BIAS, NAN = 200, 0xFFFF  # of packed scales
@@ -67,7 +67,7 @@ BIAS, NAN = 200, 0xFFFF  # of packed scales
 @final
 @dataclass(frozen=True)
 class DeadZone(Biased):
-    """A uniform quantiser with a dead zone and an entropy code, of about `rate` bits an element."""
+    """A uniform quantiser with a dead zone and an entropy code, of about `rate` bits per element."""
 
     name: ClassVar[str] = "dead-zone"
     fixed_size: ClassVar[bool] = False
@@ -76,12 +76,12 @@ class DeadZone(Biased):
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.rate <= 8:
-            raise ValueError(f"DeadZone(rate={self.rate}): write a rate of 0.1 to 8 bits an element")
+            raise ValueError(f"DeadZone(rate={self.rate}): write a rate of 0.1 to 8 bits per element")
         check_block("DeadZone", self.block)
 
     @property
     def step(self) -> float:
-        """Of the grid, in units of N: between the table's entries, linearly."""
+        """The step of the grid, in units of N, interpolated linearly between the table's entries."""
         halvings = max(0, math.ceil(self.rate - 4))
         place = (self.rate - halvings) * 10 - 1
         low = min(int(place), len(STEPS) - 2)
@@ -99,11 +99,11 @@ class DeadZone(Biased):
         return next(k for k in range(8) if LARGEST * self.step * (1 << k) >= REACH)
 
     def delta(self, d: int) -> float | None:
-        """See the module's bounds."""
+        """The bound given in the module's docstring."""
         return 1 - 1.01 * (self.zone**2 + 9 / 16 * self.step**2) if self.rate >= 2 else None
 
     def nbytes(self, layout: Layout) -> int:
-        """As if the codec found nothing to gain and every element were sent as float32."""
+        """The bytes if the codec gained nothing and every element were sent as float32."""
         n = layout.numel
         most = self._blocks(layout).count * 2 + HEAD + Rans().bound(n, 8) + packed_bytes(n, self.low_bits)
         return most + 4 * n if n else 0
@@ -138,7 +138,7 @@ class DeadZone(Biased):
         return whole.numel()
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """The inverse, added."""
+        """Decode and add."""
         blocks, n, k = self._blocks(layout), layout.numel, self.low_bits
         side = 2 * blocks.count
         if body.numel() < side + HEAD:
@@ -151,7 +151,7 @@ class DeadZone(Biased):
         inside, escaped = (symbols > 0) & (symbols < ESCAPE), symbols == ESCAPE
         low_end = end + (packed_bytes(int(inside.sum()), k) if k else 0)
         if body.numel() != low_end + 4 * int(escaped.sum()):
-            raise PayloadError(f"{self.id}: {body.numel() - end} bytes behind the symbols, not what they call for")
+            raise PayloadError(f"{self.id}: the {body.numel() - end} bytes after the symbols do not match them")
         above = ((symbols[inside].long() + 1) >> 1) - 1 << k
         if k:
             above += BitPack().unpack(body[end:low_end].clone(), above.numel(), k).long()
@@ -192,13 +192,13 @@ def _spread(scales: Tensor, blocks: Blocks) -> Tensor:
 
 
 def _pack_scales(rms: Tensor) -> Tensor:
-    """To 7 bits behind the point and 9 of exponent, to the nearest: 0 for 0, 0xFFFF for NaN."""
+    """The nearest number with 7 bits of fraction and 9 of exponent: 0 for 0, 0xFFFF for NaN."""
     part, exponent = torch.frexp(torch.where(rms.isfinite(), rms, 0.0))
     code = (exponent.long() + BIAS) * 128 + ((2 * part - 1) * 128 + 0.5).floor().long()
     return torch.where(rms.isnan(), NAN, torch.where(rms > 0, code, 0))
 
 
 def _unpack_scales(code: Tensor) -> Tensor:
-    """float64, put together from its bits."""
+    """The scales as float64, put together from their bits."""
     value = (((code // 128 - BIAS - 1 + 1023) << 52) | ((code % 128) << 45)).view(torch.float64)
     return torch.where(code == NAN, torch.nan, torch.where(code == 0, 0.0, value))

@@ -1,6 +1,6 @@
 """Top-k whose share of elements shrinks in the first steps: deep gradient compression's warm-up.
 
-Sends what TopK sends. With `warmup` steps, each fourth of them sends a fourth of what the one before did:
+Sends what TopK sends. Each quarter of the `warmup` steps sends a quarter of what the one before it did:
 
     steps 0 .. warmup:  1/4, 1/16, 1/64, 1/256 of the elements, never less than `ratio`;  then `ratio`
 
@@ -13,7 +13,8 @@ The step is the key's, so all ranks, and a run that resumes, agree on it.
 Reference: Lin, Han, Mao, Wang, Dally, "Deep gradient compression: reducing the communication bandwidth for
 distributed training", ICLR 2018, arXiv 1712.01887, section 3.3.
 
-Departs from the paper: selection is exact; `SampledTopK` is the paper's. Shares are of a message, not of a layer.
+Departs from the paper: selection is exact; `SampledTopK` is the paper's selection. Shares are those of a message, not
+of a layer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STAGES, SHRINK = 4, 0.25
 @final
 @dataclass(frozen=True)
 class DgcTopK(Biased, SparseCompressor):
-    """The share `ratio` of the elements after `warmup` steps, more before."""
+    """The share `ratio` of the elements after `warmup` steps, and more before."""
 
     name: ClassVar[str] = "dgc-topk"
     ratio: float = 0.001
@@ -59,11 +60,11 @@ class DgcTopK(Biased, SparseCompressor):
 
     @property
     def form(self) -> Form:
-        """As the fields say."""
+        """As the fields `values` and `indices` say."""
         return Form(self.values, self.indices)
 
     def most(self, n: int) -> int:
-        """As many as in the first step."""
+        """As many as the first step may send."""
         return how_many(self.ratio_at(0), None, n)
 
     def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
@@ -71,5 +72,5 @@ class DgcTopK(Biased, SparseCompressor):
         return selection.top(x, how_many(self.ratio_at(key.step), None, x.numel()))
 
     def delta(self, d: int) -> float | None:
-        """As after the warm-up."""
+        """The bound after the warm-up."""
         return sparse_delta(how_many(self.ratio, None, d) / max(1, d), self.values)

@@ -6,7 +6,7 @@ Sends, for each block x of B elements, S (32 bits) and B signs:
 
 E|x^ - x|^2 / |x|^2 = pi/2 - 1 = .571 for every x; averaging n ranks divides it by n, because each rank draws its own
 signs D from its key. The biased scale has the least error, 1 - 2/pi = .363, and needs error feedback.
-Wire: 1 + 32/B bits an element. The decoded values are those of Eden(bits=1), up to rounding.
+Wire: 1 + 32/B bits per element. The decoded values are those of Eden(bits=1), up to rounding.
 
 >>> round(Drive().omega(4096), 3)  # 5% above .571
 0.599
@@ -30,7 +30,7 @@ from thinwire.kernels.rotated_codes import Tables
 @final
 @dataclass(frozen=True)
 class Drive(RotatedCode):
-    """One bit an element after a random rotation of blocks of `block` elements."""
+    """One bit per element after a random rotation of blocks of `block` elements."""
 
     name: ClassVar[str] = "drive"
     biased: bool = False
@@ -42,7 +42,7 @@ class Drive(RotatedCode):
 
     @property
     def tables(self) -> Tables:
-        """A sign."""
+        """One rate: a sign."""
         return Tables((1.0,))
 
     @property

@@ -1,4 +1,4 @@
-"""EDEN: rotate at random, take the nearest Lloyd-Max centroid of a Gaussian, send b bits an element and a scale.
+"""EDEN: rotate at random, take the nearest Lloyd-Max centroid of a Gaussian, send b bits per element and a scale.
 
 Sends, for each block x of B elements, S (32 bits) and B fields of b bits:
 
@@ -7,11 +7,11 @@ Sends, for each block x of B elements, S (32 bits) and B fields of b bits:
 
 After the rotation every coordinate is close to a Gaussian, whatever x is, so one table fits all. Averaging n ranks
 divides the error of the unbiased form by n, because each rank draws its own signs from its key.
-`bits` is 1 to 4 or any number between: a share of the coordinates take one bit more. Below 1 only the share `bits`
-of them is sent, with 1 bit; S makes up for the rest.
+`bits` is any number from 1 to 4; where it is not whole, a share of the coordinates take one bit more. Below 1 only
+the share `bits` of them is sent, with 1 bit; S makes up for the rest.
 
 E|x^ - x|^2 / |x|^2 for b = 1, 2, 3, 4: .571 .133 .0358 .0096; biased .363 .117 .0345 .0095; b < 1: .571/b + 1/b - 1.
-Wire: b + 32/B bits an element.
+Wire: b + 32/B bits per element.
 
 >>> round(Eden(bits=2).omega(4096), 3)  # 5% above .133
 0.14
@@ -43,13 +43,13 @@ CENTROIDS: dict[int, tuple[float, ...]] = {
         *(1.2562311973471778, 1.6180463860218837, 2.069017226531385, 2.732589570995161),
     ),
 }
-"""Magnitudes of the Lloyd-Max quantiser of a standard normal, by bits; written out: no machine rounds its own."""
+"""Magnitudes of the Lloyd-Max quantiser of a standard normal, by bits; written out to be the same everywhere."""
 
 
 @final
 @dataclass(frozen=True)
 class Eden(RotatedCode):
-    """`bits` an element after a random rotation of blocks of `block` elements."""
+    """`bits` per element after a random rotation of blocks of `block` elements."""
 
     name: ClassVar[str] = "eden"
     bits: float = 2
@@ -70,6 +70,6 @@ class Eden(RotatedCode):
 
     @property
     def energy(self) -> float:
-        """The mean of both rates."""
+        """The mean over both rates."""
         share = self.tables.share
         return share * gaussian_energy(self.tables.high) + (1 - share) * gaussian_energy(self.tables.low)

@@ -1,4 +1,4 @@
-"""Identity: the vector as float32, uncompressed. 32 bits an element. Linear."""
+"""Identity: the vector as float32, uncompressed. 32 bits per element. Linear."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Identity(Compressor):
 
     @property
     def unbiased(self) -> bool:
-        """Exact."""
+        """Always: what is decoded is exact."""
         return True
 
     def omega(self, d: int) -> float | None:
-        """No error."""
+        """0, since there is no error."""
         return 0.0
 
     def delta(self, d: int) -> float | None:
-        """No error."""
+        """1, since there is no error."""
         return 1.0
 
     def nbytes(self, layout: Layout) -> int:
-        """Four bytes an element."""
+        """Four bytes per element."""
         return 4 * layout.numel
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Copy."""
+        """Copy the vector."""
         body.view(torch.float32).copy_(x)
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Add."""
+        """Add the vector."""
         out.copy_(out + body.view(torch.float32) * weight)

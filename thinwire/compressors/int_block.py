@@ -1,6 +1,6 @@
 """Blockwise integers: b-bit signed integers scaled by the largest magnitude of a block; int8, int4, int3.
 
-Sends, for each block x of B elements, its scale (32 bits) and b bits an element, with s = 2^(b-1) - 1:
+Sends, for each block x of B elements, its scale (32 bits) and b bits per element, with s = 2^(b-1) - 1:
 
     step = max|x| / s,    q_i = round(x_i / step) to the nearest integer, or at random to a neighbour
 
@@ -63,14 +63,14 @@ class IntBlock(BlockQuantiser):
 
     @property
     def unbiased(self) -> bool:
-        """Random rounding is."""
+        """Whether rounding is random."""
         return self.rounding == "stochastic"
 
     def omega(self, d: int) -> float | None:
-        """For random rounding."""
+        """The bound for random rounding; None for rounding to nearest."""
         return omega_max(self.quant.levels, within(self.block, d)) if self.unbiased else None
 
     def delta(self, d: int) -> float | None:
-        """For both, where random rounding has omega < 1."""
+        """The bound for either rounding; for random rounding, only where omega < 1."""
         s, b = self.quant.levels, within(self.block, d)
         return contraction(self.omega(d)) if self.unbiased else 4 * s**2 / (4 * s**2 + b - 1)

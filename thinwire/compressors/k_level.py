@@ -12,7 +12,7 @@ Bound: omega = (d - 2) / (2 (k-1)^2); the paper states d / (2 (k-1)^2) for the m
 Reference: Suresh, Yu, Kumar, McMahan, "Distributed mean estimation with limited communication", ICML 2017,
 arXiv 1611.00429, section 2.
 
-Departs from the paper: nothing. (`block=None` is the paper's; smaller blocks are ours.)
+Departs from the paper: `block=None` is the paper's; smaller blocks are ours.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KLevel(BlockQuantiser):
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:

@@ -1,6 +1,6 @@
 """LAQ's grid: the nearest of 2^b equally spaced points on [-R, R], R = max|v|, deterministic.
 
-LAQ quantises the innovation v = g - q against the last upload q. Sends R (32 bits) and b bits an element:
+LAQ quantises the innovation v = g - q against the last upload q. Sends R (32 bits) and b bits per element:
 
     tau = 1/(2^b - 1),    Q(v) = -R + 2 tau R floor((v + R + tau R) / (2 tau R)),    |Q(v)_i - v_i| <= tau R
 
@@ -12,7 +12,7 @@ Zero is not a point of the grid. A contraction where (d - 1) tau^2 < 1, with del
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, section 2.
 
-Departs from the paper: nothing; the lazy rule itself is a memory, not part of the grid.
+Departs from the paper: nothing. The lazy rule itself is a memory, not part of the grid.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The low-precision domain of AsyLPG: multiples of a step, -2^(b-1) step .. (2^(b-1) - 1) step, rounded at random.
 
-Sends b bits an element and the step (32 bits). By default step = max|v| / (2^(b-1) - 1), so that nothing saturates:
+Sends b bits per element and the step (32 bits). By default step = max|v| / (2^(b-1) - 1), so that nothing saturates:
 unbiased, with E|Q(v) - v|^2 <= d step^2 / 4. With `step` given, values outside the domain saturate at its ends.
 
 >>> LowPrecision(bits=8).unbiased, LowPrecision(bits=8, step=0.01).unbiased
@@ -53,11 +53,11 @@ class LowPrecision(BlockQuantiser):
 
     @property
     def unbiased(self) -> bool:
-        """Saturation adds a bias."""
+        """Whether nothing saturates; saturation adds a bias."""
         return self.step is None
 
     def omega(self, d: int) -> float | None:
-        """As random rounding to 2^(b-1) - 1 levels of the maximum."""
+        """The bound of random rounding to 2^(b-1) - 1 levels of the maximum."""
         return omega_max(2 ** (self.bits - 1) - 1, d) if self.step is None else None
 
     def delta(self, d: int) -> float | None:

@@ -5,14 +5,14 @@ Sends, for a tensor seen as a matrix M (m x k: first dimension x the rest), P^ (
     P = M Q_0,    P^ = P with orthonormal columns,    Q = M' P^,    M^ = P^ Q'
 
 so that M^ is M projected on r directions: |M^ - M| <= |M|. Q_0 is uniform on [-1, 1), from the key. Vectors, and
-matrices that would shrink by less than `least`, are sent as they are. Wire: 32 r (m + k) bits a matrix.
-The exchange `PowerSgd` does this with the mean of all ranks' matrices, and starts from the last Q; alone, as here, it
-is what one rank loses without a warm start.
+matrices that would shrink by less than `least`, are sent as they are. Wire: 32 r (m + k) bits per matrix.
+The exchange `PowerSgd` does this with the mean of all ranks' matrices, and starts from the last Q. Used alone, as
+here, it shows what one rank loses without a warm start.
 
 Reference: Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019, arXiv 1905.13727, algorithm 1.
 
-Departs from the paper: Q_0 is uniform, not normal: it needs no function that machines round differently.
+Departs from the paper: Q_0 is uniform, not normal, so that no function is needed that machines round differently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.types import Key, Layout
 
-DEPENDENT = 2.0**-80  # a column with less of its square left is a combination of those before it
+DEPENDENT = 2.0**-80  # a column of which a smaller share of its square remains depends on those before it
 
 
 class Piece(NamedTuple):
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
     @property
     def floats(self) -> int:
-        """What is sent of it."""
+        """How many floats are sent for it."""
         return self.rank * (self.m + self.k) or self.stop - self.start
 
 
@@ -66,11 +66,11 @@ class LowRank(Biased):
         check_rank("LowRank", self.rank, self.least)
 
     def delta(self, d: int) -> float | None:
-        """Depends on the singular values."""
+        """None, since the error depends on the singular values."""
         return None
 
     def nbytes(self, layout: Layout) -> int:
-        """Four bytes a float of the factors."""
+        """Four bytes per float of the factors."""
         return 4 * sum(piece.floats for piece in self.pieces(layout))
 
     def pieces(self, layout: Layout) -> list[Piece]:
@@ -78,7 +78,7 @@ class LowRank(Biased):
         return pieces(layout, self.rank, self.least)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Factors, or elements, piece after piece."""
+        """Write factors or elements, piece after piece."""
         wide, q0, floats = x.float(), None, body.view(torch.float32)
         for piece, to in self._bodies(floats, layout):
             part = wide[piece.start : piece.stop]
@@ -95,7 +95,7 @@ class LowRank(Biased):
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """The products, added."""
+        """Add the products."""
         for piece, sent in self._bodies(body.view(torch.float32), layout):
             value = sent
             if piece.rank:
@@ -113,13 +113,13 @@ class LowRank(Biased):
 
 
 def check_rank(name: str, rank: int, least: float) -> None:
-    """Refuse what is no rank."""
+    """Refuse a `rank` or `least` below 1."""
     if not isinstance(rank, int) or rank < 1 or least < 1:
         raise ValueError(f"{name}(rank={rank}, least={least}): write rank >= 1 and least >= 1")
 
 
 def pieces(layout: Layout, rank: int, least: float) -> list[Piece]:
-    """The tensors as matrices of rank `rank`; as they are where that would not shrink them by `least`.
+    """The tensors as matrices of rank `rank`; a tensor that this would not shrink by `least` stays as it is.
 
     >>> from thinwire.core.types import Layout
     >>> pieces(Layout(("w", "b"), ((64, 3, 3), (64,))), rank=2, least=2.0)
@@ -142,7 +142,7 @@ def draw(key: Key, n: int, device: torch.device) -> Tensor:
 
 
 def first_q(drawn: Tensor, piece: Piece) -> Tensor:
-    """A random Q (k x r) out of what was drawn for the whole vector."""
+    """A random Q (k x r), taken from the numbers drawn for the whole vector."""
     return drawn[piece.start : piece.start + piece.k * piece.rank].view(piece.k, piece.rank)
 
 
@@ -170,7 +170,7 @@ def orthonormal(p: Tensor) -> Tensor:
 
 
 def multiply(p: Tensor, q: Tensor) -> Tensor:
-    """P Q' column by column: one rounding an operation, the same bits on every machine."""
+    """P Q' column by column: one rounding per operation, so the same bits on every machine."""
     total = p[:, :1] * q[:, 0]
     for j in range(1, p.shape[1]):
         total += p[:, j : j + 1] * q[:, j]

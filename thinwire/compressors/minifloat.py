@@ -1,6 +1,6 @@
 """Casts to 8 and 4 bits: fp8 (e4m3, e5m2) and fp4 (e2m1), scaled so that a block's largest magnitude fits.
 
-Sends, for each block of B elements, its largest magnitude N (32 bits) and a code of 8 or 4 bits an element: the
+Sends, for each block of B elements, its largest magnitude N (32 bits) and a code of 8 or 4 bits per element: the
 number x_i M / N rounded to nearest even, M the largest number of the format (448, 57344, 6).
 
 Contraction: relative error at most u (2^-4, 2^-3, 2^-2) where the format is normal, absolute error at most a N below
@@ -36,7 +36,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 class _Format(NamedTuple):
     bits: int
-    dtype: torch.dtype | None  # None: by table
+    dtype: torch.dtype | None  # None where a table is used
     top: float
     relative: float
     absolute: float
@@ -70,7 +70,7 @@ class MiniFloat(Biased):
         return delta if delta > 0 else None
 
     def nbytes(self, layout: Layout) -> int:
-        """A scale a block and a code an element."""
+        """The bytes of one scale per block and one code per element."""
         return 4 * self._count(layout) + packed_bytes(layout.numel, FORMATS[self.format].bits)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:

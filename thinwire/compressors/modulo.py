@@ -1,19 +1,20 @@
-"""Modulo: where a number lies on a circle, rounded to one of L points. Needs a receiver that knows about where it is.
+"""Modulo: the place of a number on a circle, rounded to one of L points, for a receiver that knows roughly where it
+is.
 
-Sends b bits an element and 64 bits of checksum. With L = 2^b points on a circle of length B, delta = 1 / (2 L):
+Sends b bits per element and 64 bits of checksum. With L = 2^b points on a circle of length B, delta = 1 / (2 L):
 
     B = 2 theta / (1 - 2 delta),    step = B / L,    k = round(x / step),    q = k mod L
 
-A receiver whose own number y is nearer than theta to x takes, of the k that fit q, the one nearest to y / step:
-`unwrap`. That is the sender's, and |k step - x| <= delta B, however large x is. Farther apart it may be another, L
-away; the checksum is of the sender's k, so that the receiver notices.
+is `unwrap`. It finds the sender's k, and |k step - x| <= delta B, however large x is. If y is farther away it may
+find another k, a multiple of L off; the checksum is of the sender's k, so that the receiver notices.
 
-`decode` alone gives q step, in [0, B): not an estimate of x. So it is no member of the battery, where decoded vectors
-are near the encoded ones. Not unbiased, no contraction, and what is decoded does not grow with x.
+`decode` alone gives q step, in [0, B), which is not an estimate of x. So Modulo is not part of the battery, where
+decoded vectors are near the encoded ones. It is neither unbiased nor a contraction, and what is decoded does not grow
+with x.
 
 `rounding="shared"`: the grid moves by a random part of a step, drawn anew each step and the same on every rank. Then
-two numbers y and x are |x - y| / step points apart on average, however near they are; to the nearest point of a grid
-that lies still, numbers in one cell are the same for ever.
+two numbers y and x are |x - y| / step points apart on average, however near they are. On a grid that does not move,
+numbers in one cell would round to the same point for ever.
 
 >>> modulo = Modulo(bits=1)
 >>> modulo.span, modulo.error
@@ -22,7 +23,7 @@ that lies still, numbers in one cell are the same for ever.
 Reference: Lu, De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020, arXiv 2002.11787.
 
 Departs from the paper: the points are q B / L, on a circle; the checksum is of the indices k, element by element, so
-that it can be made of what was unwrapped.
+that it can be computed from what was unwrapped.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LARGEST = 2.0**52  # indices from here on are not exact in float64
 @final
 @dataclass(frozen=True)
 class Modulo(Biased):
-    """`bits` an element, for numbers nearer to each other than `theta`."""
+    """`bits` per element, for numbers nearer to each other than `theta`."""
 
     name: ClassVar[str] = "modulo"
     keeps_scale: ClassVar[bool] = False
@@ -69,12 +70,12 @@ class Modulo(Biased):
 
     @property
     def levels(self) -> int:
-        """L."""
+        """L, the number of points."""
         return 1 << self.bits
 
     @property
     def step(self) -> float:
-        """Between two points."""
+        """The distance between two neighbouring points."""
         return 2 * self.theta / (self.levels - 1)
 
     @property
@@ -88,19 +89,19 @@ class Modulo(Biased):
         return self.step / 2
 
     def delta(self, d: int) -> float | None:
-        """Not a contraction."""
+        """None, since it is not a contraction."""
         return None
 
     def nbytes(self, layout: Layout) -> int:
-        """The checksum and the codes."""
+        """The bytes of the checksum and the codes."""
         return CHECKSUM + wide_bytes(layout.numel, self.bits)
 
     def indices(self, x: Tensor, key: Key) -> Tensor:
-        """k, whole numbers in float64; NaN and inf stay what they are."""
+        """k, whole numbers in float64; NaN and inf stay as they are."""
         return self._places(x, key).round()
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """The codes of k and their checksum; where an element is not finite, or k not exact, nothing but that."""
+        """The codes of k and their checksum; a mark in its place if an element is not finite or a k not exact."""
         k = self.indices(x, key)
         good = bool((k.abs() < LARGEST).all())
         whole = k.to(torch.int64) if good else torch.zeros_like(k, dtype=torch.int64)
@@ -109,7 +110,7 @@ class Modulo(Biased):
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Add q step, in [0, B)."""
+        """Add q step, which lies in [0, B)."""
         q = unpack_wide(body[CHECKSUM:], layout.numel, self.bits).double() - self._shift(out, key)
         value = q.remainder(self.levels) * self.step
         if _sent(body) == NOT_FINITE:
@@ -120,7 +121,7 @@ class Modulo(Biased):
     def unwrap(self, payload: Payload, layout: Layout, x: Tensor, key: Key) -> Tensor | None:
         """The k nearest to x / step that fit the codes; None where they are not the sender's.
 
-        NaN where the sender's numbers, or those in `x`, are not finite.
+        The result is NaN where the sender's numbers, or those in `x`, are not finite.
         """
         payload.open(scheme(self, layout), key=key)
         body = payload.aligned().body
@@ -135,7 +136,7 @@ class Modulo(Biased):
         return k if good else None
 
     def _places(self, x: Tensor, key: Key) -> Tensor:
-        """Where x lies on the grid, in steps; float32 would not hold both 100 and a hundredth of a step."""
+        """Where x lies on the grid, in steps. float32 could not hold both 100 and a hundredth of a step."""
         return x.double() / self.step + self._shift(x, key)
 
     def _shift(self, like: Tensor, key: Key) -> Tensor | float:
@@ -147,14 +148,14 @@ class Modulo(Biased):
 
 
 def checksum(k: Tensor) -> int:
-    """63 bits of whole numbers: their sum, each times an odd number of its own, modulo 2^63.
+    """A checksum of 63 bits of whole numbers: their sum modulo 2^63, each multiplied by an odd number of its own.
 
-    Numbers that are wrong by multiples of 2^b go unseen with probability 2^(b-63).
+    Numbers that are wrong by multiples of 2^b go unnoticed with probability 2^(b-63).
 
     >>> checksum(torch.tensor([3, -1])) == checksum(torch.tensor([3 + 256, -1 - 256]))
     False
     """
-    c = torch.arange(1, k.numel() + 1, device=k.device) * -7046029254386353131  # of the golden ratio
+    c = torch.arange(1, k.numel() + 1, device=k.device) * -7046029254386353131  # from the golden ratio
     c ^= (c >> 29) & 0x7FFFFFFFF
     c *= -4658895280553007687
     c ^= (c >> 32) & 0xFFFFFFFF

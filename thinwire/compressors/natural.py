@@ -1,6 +1,6 @@
 """Natural compression: each element is rounded at random to one of the two powers of two around it, unbiased.
 
-Sends 9 bits an element, a sign and an exponent, and no scale. With m the fraction of the mantissa,
+Sends 9 bits per element, a sign and an exponent, and no scale. With m the fraction of the mantissa,
 
     C(t) = sgn(t) 2^floor(log2|t|)   with probability 1 - m,   sgn(t) 2^ceil(log2|t|)   with probability m
 
@@ -44,12 +44,12 @@ class Natural(KernelCompressor):
         return Quant(Kind.NATURAL, Norm.NONE, levels=1, width=9)
 
     def blocks(self, layout: Layout) -> Blocks:
-        """One, which shares nothing."""
+        """One block, since nothing is shared."""
         return equal_blocks(layout, None)
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:

@@ -5,7 +5,7 @@ Sends, for each block x of d elements, its norm N (32 bits) and for each element
     |x_i| / N is rounded, unbiased, to one of its two neighbours among 0, 2^(1-s), 2^(2-s), ..., 1/2, 1
 
 Bound, with t = sqrt(d) 2^(1-s): omega = 1/8 + t min(1, t).
-Wire: 32/d + 1 + ceil(log2(s + 1)) bits an element.
+Wire: 32/d + 1 + ceil(log2(s + 1)) bits per element.
 
 >>> NaturalDithering(levels=8, block=1024).omega(1024)
 0.1875
@@ -57,7 +57,7 @@ class NaturalDithering(BlockQuantiser):
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:

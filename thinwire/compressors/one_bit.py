@@ -1,7 +1,7 @@
-"""1-bit with column means: the sign of each element, and two reconstruction values a column.
+"""1-bit with column means: the sign of each element, and two reconstruction values per column.
 
 Sends, for each column, the mean of its elements >= 0 and the mean of the others (64 bits; an empty side is 0), and
-one bit an element. These two values minimise the squared error for the fixed threshold 0.
+one bit per element. These two values minimise the squared error for the fixed threshold 0.
 
 Contraction: delta >= 1/m for a column of m elements (a one-hot column attains it); 2/pi on Gaussian data.
 It is biased: use it with error feedback.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class OneBit(Biased, BlockQuantiser):
-    """One bit an element and two means a column."""
+    """One bit per element and two means per column."""
 
     name: ClassVar[str] = "one-bit"
 
@@ -42,7 +42,7 @@ class OneBit(Biased, BlockQuantiser):
         return Quant(Kind.PAIR, Norm.SIDES, levels=1, width=1, stochastic=False)
 
     def blocks(self, layout: Layout) -> Blocks:
-        """One block a column."""
+        """One block per column."""
         return Blocks(layout.numel, starts=layout.column_starts)
 
     def delta(self, d: int) -> float | None:

@@ -11,7 +11,7 @@ and b-1 magnitude bits, s = 2^(b-1) - 1 (papers differ: QSGD's own "4-bit" count
 
 Bounds: E Q(v) = v. |.|_2: E|Q(v) - v|^2 <= min(B/s^2, sqrt(B)/s) |v|^2. max: (sqrt(s^2 + B - 1) - s) / (2s).
 [min, max] with L = 2^b - 1 steps: (B - 2) / (2 L^2). bits=1: B - 1.
-Wire: 32/B + b bits an element.
+Wire: 32/B + b bits per element.
 
 >>> import torch
 >>> from thinwire.core.types import Key, Layout
@@ -93,11 +93,11 @@ class Qsgd(BlockQuantiser):
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:
-        """See the module's bounds."""
+        """The bound given in the module's docstring."""
         d, s = within(self.block, d), self.quant.levels
         if self.quant.kind is Kind.UNSIGNED:
             return d - 1.0 if self.symmetric else max(0, d - 2) / (2 * s**2)

@@ -1,11 +1,12 @@
 """hivemind's quantile 8 bits: 256 bins with equally many elements each, decoded to the means of the bins.
 
-Sends the 256 means (float32, 1 KiB) and a byte an element. With rank r of an element among d, ties by place:
+Sends the 256 means (float32, 1 KiB) and one byte per element. With r the rank of an element among d, ties broken by
+place:
 
     code = floor(256 r / d),    decoded: the mean of all elements of that code
 
-Up to 256 elements nothing is lost. Gaussian data: NMSE 7e-4, most of it from the outermost bins; it is worse than
-uniform bins there, and better where values have many scales.
+Up to 256 elements nothing is lost. On Gaussian data the NMSE is 7e-4, most of it from the outermost bins; that is
+worse than uniform bins, which in turn do worse where values have many scales.
 A contraction with delta = 0.1 / d at least: where a bin holds both signs, those beside it hold larger magnitudes.
 
 >>> Quantile8().delta(256), Quantile8().delta(1000)
@@ -39,7 +40,7 @@ BINS = 256
 @final
 @dataclass(frozen=True)
 class Quantile8(ByteSymbols):
-    """One byte an element and 256 means."""
+    """One byte per element and 256 means."""
 
     name: ClassVar[str] = "quantile8"
 
@@ -48,7 +49,7 @@ class Quantile8(ByteSymbols):
         return 1.0 if d <= BINS else 0.1 / d
 
     def side_bytes(self, layout: Layout) -> int:
-        """The means."""
+        """The bytes of the means."""
         return 4 * BINS
 
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:

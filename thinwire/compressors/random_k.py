@@ -16,7 +16,7 @@ Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with memory", NeurIPS 2018,
 Konecny, McMahan, Yu, Richtarik, Suresh, Bacon, "Federated learning: strategies for improving communication
 efficiency", 2016, arXiv 1610.05492, for masks that follow from a seed.
 
-Departs from the paper: ranks share the subset; the paper draws one a rank.
+Departs from the paper: ranks share the subset; the paper draws one per rank.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class RandomK(Compressor):
         check_count("RandomK", self.ratio, self.k)
 
     def count(self, n: int) -> int:
-        """Elements kept of n."""
+        """How many of n elements are kept."""
         return how_many(self.ratio, self.k, n)
 
     @property
     def unbiased(self) -> bool:
-        """Where scaled."""
+        """Whether values are scaled."""
         return self.scaled
 
     def omega(self, d: int) -> float | None:
@@ -64,14 +64,14 @@ class RandomK(Compressor):
         return d / max(1, self.count(d)) - 1 if self.scaled else None
 
     def delta(self, d: int) -> float | None:
-        """k/d where not scaled; scaled, a contraction where omega < 1."""
+        """k/d where values are not scaled; where they are, a contraction if omega < 1."""
         share = self.count(d) / max(1, d)
         if self.scaled:
             return 2 - 1 / share if share > 0.5 else None
         return share
 
     def nbytes(self, layout: Layout) -> int:
-        """Four bytes an element kept."""
+        """Four bytes per element kept."""
         return 4 * self.count(layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:

@@ -4,8 +4,8 @@ Sends a power of two near the largest magnitude (float32, in 8 bytes) and the in
 
     r = H D x / unit    in blocks of B = `block` elements, D random signs from the key, the last block padded
 
-and decodes x^ = unit D H (what the inner one decodes). H and D are orthogonal, so bias, omega and delta are those of
-the inner compressor on the padded vector. For `KLevel` inside, Suresh's bound is smaller: with k levels
+and decodes x^ = unit D H y, where y is what the inner one decodes. H and D are orthogonal, so bias, omega and delta
+are those of the inner compressor on the padded vector. For `KLevel` inside, Suresh's bound is smaller: with k levels
 
     E|x^ - x|^2 <= (2 ln B + 2) / (k - 1)^2 |x|^2    (g times that where a range covers g blocks)
 
@@ -15,8 +15,8 @@ block=B)` is stochastic rotated quantisation. A NaN makes its whole block NaN.
 Reference: Suresh, Yu, Kumar, McMahan, "Distributed mean estimation with limited communication", ICML 2017,
 arXiv 1611.00429, section 3.
 
-Departs from the paper: one rotation a block, not one a vector; payloads are rotated back one by one, with signs of
-their own, where the paper's ranks share D and rotate the mean back once.
+Departs from the paper: one rotation per block, not one per vector; payloads are rotated back one by one, with signs
+of their own, where the paper's ranks share D and rotate the mean back once.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Rotated(Compressor):
             raise TypeError(f"Rotated(compressor=...) takes a Compressor; got {self.compressor!r}")
         if not isinstance(self.block, int) or not SMALLEST <= self.block <= LARGEST or self.block & (self.block - 1):
             raise ValueError(f"Rotated(block={self.block}): write a power of two from {SMALLEST} to {LARGEST}")
-        for fact in ("fixed_size", "keeps_scale"):  # facts of the class elsewhere, here of the inner compressor
+        for fact in ("fixed_size", "keeps_scale"):  # elsewhere facts of the class, here of the inner compressor
             object.__setattr__(self, fact, getattr(self.compressor, fact))
 
     @property
     def unbiased(self) -> bool:
-        """As the inner compressor."""
+        """Whether the inner compressor is."""
         return self.compressor.unbiased
 
     def omega(self, d: int) -> float | None:
@@ -87,11 +87,11 @@ class Rotated(Compressor):
         return Blocking(n, self.block)
 
     def nbytes(self, layout: Layout) -> int:
-        """The unit and the inner body."""
+        """The bytes of the unit and the inner body."""
         return SIDE + self.compressor.nbytes(self._inner(layout))
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Rotate, then write."""
+        """Rotate, then write with the inner compressor."""
         wide = x.float()
         unit = hadamard.unit(wide)
         body[:SIDE].view(torch.float32).copy_(torch.tensor([unit, 0.0]))

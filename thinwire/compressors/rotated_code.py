@@ -1,17 +1,17 @@
-"""RotatedCode: what DRIVE and EDEN share. A subclass says which centroids; blocks, scales and fields are given.
+"""RotatedCode: what DRIVE and EDEN share. A subclass names the centroids; blocks, scales and fields are handled here.
 
-The body is one scale a block (float32), then the fields of the coordinates coded with the higher rate, then those
+The body is one scale per block (float32), then the fields of the coordinates coded with the higher rate, then those
 with the lower one; the signs of the rotations come from the sender's key.
 
-Two rotations by default. One is what the papers run, but it does not mix a vector with few large elements: for
+The default is two rotations. The papers run one, but one does not mix a vector with few large elements: for
 x = (a, b, 0, ..., 0), |a| > |b|, every coordinate of HDx has the sign of +-a and b is lost whatever D is. Measured on
 blocks of 512 with 8000 draws of Drive, the squared bias over |x|^2 is .81 for (1, .9, 0, ...), .19 for a heavy-tailed
-vector and .04 for one spike; with two rotations it is the 7e-5 that the draws' own noise leaves, for these and for
-Gaussian, one-hot and constant vectors. In blocks of 64 two still leave .009 for (1, .9, 0, ...), so the last
-block is padded to 512 at least. With `rotations=1` the compressor is declared biased.
+vector and .04 for one spike; with two rotations it is 7e-5, the level of the draws' own noise, for these and for
+Gaussian, one-hot and constant vectors. In blocks of 64 two rotations still leave .009 for (1, .9, 0, ...), so the
+last block is padded to 512 at least. With `rotations=1` the compressor is declared biased.
 
-omega is the limit of a uniformly random rotation in high dimension, 1 / sum_i w_i E[c_i^2] - 1, and 5%. The papers
-prove the limit for uniformly random rotations; for two of Hadamard's it is measured, not proved.
+omega is the limit of a uniformly random rotation in high dimension, 1 / sum_i w_i E[c_i^2] - 1, plus 5%. The papers
+prove the limit for uniformly random rotations; for two Hadamard rotations it is measured, not proved.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MARGIN = 1.05
 
 
 class RotatedCode(Compressor):
-    """Rotate, take centroids, keep one scale a block."""
+    """Rotate, take centroids, keep one scale per block."""
 
     biased: bool
     rotations: int
@@ -55,22 +55,22 @@ class RotatedCode(Compressor):
     @property
     @abstractmethod
     def energy(self) -> float:
-        """The mean of c^2 / the square of the mean of c |r|, inverted, for a Gaussian r: 1 / (1 + omega)."""
+        """1 / (1 + omega) for a Gaussian r: the square of the mean of c |r|, over the mean of c^2."""
 
     @final
     @property
     def unbiased(self) -> bool:
-        """With the unbiased scale and two rotations; see the module."""
+        """Whether the scale is the unbiased one and there are two rotations; see the module's docstring."""
         return not self.biased and self.rotations > 1
 
     @final
     def omega(self, d: int) -> float | None:
-        """That of a uniformly random rotation, and 5%."""
+        """The omega of a uniformly random rotation, plus 5%."""
         return MARGIN * (1 / self.energy - 1) if self.unbiased else None
 
     @final
     def delta(self, d: int) -> float | None:
-        """With the biased scale 1 - omega / (1 + omega); one rotation leaves what the worst block has."""
+        """With the biased scale 1 - omega / (1 + omega); with one rotation, the bound of the worst block."""
         if self.unbiased:
             return 1 - MARGIN * (1 / self.energy - 1) if MARGIN * (1 / self.energy - 1) < 1 else None
         if not self.biased:
@@ -90,7 +90,7 @@ class RotatedCode(Compressor):
 
     @final
     def nbytes(self, layout: Layout) -> int:
-        """Scales and fields."""
+        """The bytes of scales and fields."""
         cut = self.cut(layout.numel)
         return 4 * cut.count + sum(packed_bytes(n, bits) for n, bits in self._fields(cut))
 
@@ -134,7 +134,7 @@ class RotatedCode(Compressor):
         rotated_codes.decode_add(codes, scales, cut, words, self.tables, out, weight)
 
     def _fields(self, cut: Blocking) -> list[tuple[int, int]]:
-        """(how many, bits of each) of the codes of the higher and of the lower rate."""
+        """How many codes the higher and the lower rate have, and the bits of each."""
         high = cut.full * self.tables.split(cut.block) + (self.tables.split(cut.last) if cut.last else 0)
         bits = self.tables.bits
         return [(high, bits[0]), (cut.padded - high, bits[1])]
@@ -151,14 +151,14 @@ class RotatedCode(Compressor):
 
 
 def check_rotation(name: str, rotations: int, block: int) -> None:
-    """Refuse what cannot be rotated."""
+    """Refuse numbers of rotations and block sizes that cannot be used."""
     check_choice(name, "rotations", rotations, (1, 2))
     if not isinstance(block, int) or not LEAST <= block <= hadamard.LARGEST or block & (block - 1):
         raise ValueError(f"{name}(block={block}): write a power of two from {LEAST} to {hadamard.LARGEST}")
 
 
 def gaussian_energy(table: tuple[float, ...]) -> float:
-    """E[c^2] of the nearest centroid of a standard normal, for a table of Lloyd and Max: then E[c r] is the same.
+    """E[c^2] of the nearest centroid of a standard normal, for a Lloyd-Max table, for which E[c r] is the same.
 
     >>> round(gaussian_energy((math.sqrt(2 / math.pi),)), 4)  # 2 / pi
     0.6366

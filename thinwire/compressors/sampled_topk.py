@@ -2,17 +2,17 @@
 
 Sends what TopK sends, for between 0.8 k and 1.3 k elements:
 
-    tau = the k' largest magnitude of a strided sample, k' in proportion; its first element comes from the key
-    fewer than 0.8 k reach tau: tau = 0.8 tau, at most 10 times, then the k largest of all
-    more than 1.3 k reach it: the k largest of those
+    tau = the k'-th largest magnitude of a strided sample, k' in proportion; the key sets where the sample starts
+    fewer than 0.8 k reach tau: tau = 0.8 tau, at most 10 times; then the k largest of all are sent
+    more than 1.3 k reach it: the k largest of those are sent
 
 What is sent is always the m largest for some m >= 0.8 k, so |C(x) - x|^2 <= (1 - 0.8 k/d) |x|^2.
 
 Reference: Lin, Han, Mao, Wang, Dally, "Deep gradient compression", ICLR 2018, arXiv 1712.01887, section 5 and the
 authors' code for the limits.
 
-Departs from the paper: after 10 tries it selects exactly; with TopK's own selection at one pass over memory, sampling
-gains no time on a CPU.
+Departs from the paper: after 10 tries it selects exactly. TopK's own selection takes one pass over memory, so
+sampling gains no time on a CPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOW, HIGH, TRIES = 0.8, 1.3, 10
 @final
 @dataclass(frozen=True)
 class SampledTopK(Biased, SparseCompressor):
-    """About the share `ratio` of the elements, or about `k`; the sample is the share `sample`."""
+    """About the share `ratio` of the elements, or about `k` of them, from a sample of the share `sample`."""
 
     name: ClassVar[str] = "sampled-topk"
     ratio: float = 0.01
@@ -54,7 +54,7 @@ class SampledTopK(Biased, SparseCompressor):
 
     @property
     def form(self) -> Form:
-        """As the fields say."""
+        """As the fields `values` and `indices` say."""
         return Form(self.values, self.indices)
 
     def most(self, n: int) -> int:
@@ -62,7 +62,7 @@ class SampledTopK(Biased, SparseCompressor):
         return min(n, int(HIGH * how_many(self.ratio, self.k, n)))
 
     def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """What reaches the sampled threshold, where it fits."""
+        """The elements that reach the sampled threshold, if their number is in range."""
         n = x.numel()
         k = how_many(self.ratio, self.k, n)
         if not n:

@@ -5,7 +5,7 @@ Sends one number (32 bits) and at most k = round(ratio d) places (Golomb coded g
     V+ = the k largest positive elements, V- = the k largest negative ones (by magnitude), mu+, mu- their mean sizes
     C(x) = mu+ on V+ if mu+ >= mu-, else -mu- on V-
 
-Bounds: |C(x) - x|^2 <= (1 - 1/(d k^2)) |x|^2 for every x, and far less as a rule: m elements of mean mu take
+Bounds: |C(x) - x|^2 <= (1 - 1/(d k^2)) |x|^2 for every x, and usually far less: m elements of mean mu take
 m mu^2 away. Wire: about log2(d/k) + 1.5 bits for each place. NaN or inf anywhere decodes to NaN everywhere.
 
 >>> import torch
@@ -17,8 +17,8 @@ tensor([2., 0., 2., 0., 0.])
 Reference: Sattler, Wiedemann, Mueller, Samek, "Sparse binary compression: towards distributed deep learning with
 minimal communication", 2018, arXiv 1805.08768, algorithm 2.
 
-Departs from the paper: sides with fewer than k elements send those they have; k is of a message, not of a tensor.
-The bound is ours.
+Departs from the paper: sides with fewer than k elements send those they have; k is that of a message, not of a
+tensor. The bound is ours.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Sbc(Biased):
         return 1 / (max(1, d) * max(1, how_many(self.ratio, None, d)) ** 2)
 
     def nbytes(self, layout: Layout) -> int:
-        """Count, mean and gaps."""
+        """The bytes of count, mean and gaps, at most."""
         return 8 + most_gaps(how_many(self.ratio, None, layout.numel), layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Both sides, then the one with the larger mean."""
+        """Write the side with the larger mean."""
         wide, k = x.float(), how_many(self.ratio, None, x.numel())
         indices, mean = torch.empty(0, dtype=torch.int64, device=x.device), math.nan
         if selection.finite(x):
@@ -89,7 +89,7 @@ class Sbc(Biased):
 
 
 def _side(x: Tensor, k: int) -> tuple[Tensor, float]:
-    """Places of the k largest positive elements, and their mean: summed one by one, so the same everywhere."""
+    """Places of the k largest positive elements, and their mean, summed one by one to be the same everywhere."""
     indices, values = selection.top(x.clamp(min=0.0), k)
     indices, values = indices[values > 0], values[values > 0]
     if not values.numel():

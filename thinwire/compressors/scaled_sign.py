@@ -1,6 +1,6 @@
 """Scaled sign: the sign of each element times the mean magnitude of its tensor; the compressor of EF-signSGD.
 
-Sends, for each tensor p of d elements, |p|_1 / d (32 bits) and one bit an element:
+Sends, for each tensor p of d elements, |p|_1 / d (32 bits) and one bit per element:
 
     C(p) = (|p|_1 / d) sign(p)
 
@@ -45,11 +45,11 @@ class ScaledSign(Biased, BlockQuantiser):
         return Quant(Kind.SIGN, Norm.MEAN, levels=1, width=1, stochastic=False)
 
     def blocks(self, layout: Layout) -> Blocks:
-        """One block a tensor, or equal blocks."""
+        """One block per tensor, or equal blocks."""
         if self.block is None:
             return Blocks(layout.numel, starts=layout.tensor_starts)
         return equal_blocks(layout, self.block)
 
     def delta(self, d: int) -> float | None:
-        """1/d at the worst."""
+        """1/d, for the worst vector."""
         return 1.0 / within(self.block, d)

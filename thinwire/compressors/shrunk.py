@@ -1,4 +1,4 @@
-"""Shrunk: an unbiased compressor divided by 1 + omega, which makes a contraction of it.
+"""Shrunk: an unbiased compressor divided by 1 + omega, which makes it a contraction.
 
     C'(x) = c C(x),  c = 1 / (1 + omega),    E|C'(x) - x|^2 = (1 - 2 c + c^2 (1 + omega)) |x|^2 = (1 - c) |x|^2
 
@@ -7,8 +7,8 @@ Error feedback and difference coding need contractions: around a compressor with
 Reference: Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
 communication", ICML 2019, arXiv 1902.00340.
 
-Departs from the paper: omega is what the compressor loses of a Gaussian vector, unless `w` is given. Bounds for the
-worst vector would shrink too much: QSGD with 2 bits and blocks of 512 has the bound 10.8 and loses 1.6.
+Departs from the paper: omega is measured on a Gaussian vector, unless `w` is given. Bounds for the
+worst vector would shrink too much: QSGD with 2 bits and blocks of 512 has the bound 10.8 and measures 1.6.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Shrunk(Biased):
-    """`compressor` divided by 1 + omega; `w` sets another omega than that of a Gaussian."""
+    """`compressor` divided by 1 + omega; `w` replaces the omega measured on a Gaussian."""
 
     name: ClassVar[str] = "shrunk"
     compressor: Compressor = field(default_factory=lambda: Qsgd(bits=2))
@@ -41,8 +41,8 @@ class Shrunk(Biased):
         if not self.compressor.unbiased:
             raise ValueError(f"{self.compressor.id} is biased, and has no omega to divide by; write it alone")
         if self.w is not None and self.w < 0:
-            raise ValueError(f"Shrunk(w={self.w}): write w=None, or a number from 0")
-        for fact in ("fixed_size", "keeps_scale"):  # facts of the class elsewhere, here of the inner compressor
+            raise ValueError(f"Shrunk(w={self.w}): write w=None, or a number of at least 0")
+        for fact in ("fixed_size", "keeps_scale"):  # elsewhere facts of the class, here of the inner compressor
             object.__setattr__(self, fact, getattr(self.compressor, fact))
 
     @property
@@ -57,13 +57,13 @@ class Shrunk(Biased):
         return delta if delta > 0 else None
 
     def nbytes(self, layout: Layout) -> int:
-        """Those of the compressor."""
+        """The bytes of the inner compressor."""
         return self.compressor.nbytes(layout)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """As the compressor."""
+        """Write with the inner compressor."""
         return self.compressor.write(x, layout, key, body)
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """As the compressor, with less weight."""
+        """Add with the inner compressor, at a smaller weight."""
         self.compressor.add(body, layout, key, out, weight * self.scale)

@@ -60,10 +60,10 @@ def sigma_bins(x: Tensor, bins: int) -> tuple[Tensor, Tensor]:
 
 def bin_means(wide: NDArray[np.float64], codes: NDArray[np.uint8], bins: int) -> Tensor:
     """The mean of the elements of every bin, float32; 0 for an empty one."""
-    sums = np.bincount(codes, weights=wide, minlength=bins)  # one addition an element, in their order
+    sums = np.bincount(codes, weights=wide, minlength=bins)  # one addition per element, in order
     return torch.from_numpy((sums / np.bincount(codes, minlength=bins).clip(1)).astype(np.float32))
 
 
 def bins_delta(bins: int, d: int) -> float:
-    """The contraction that holds for every vector of `d` elements, less a little for rounding."""
+    """The contraction that holds for every vector of `d` elements, minus a margin for rounding."""
     return 0.999 * (1 - (SIGMAS / 2 / bins) ** 2) / max(1, d)

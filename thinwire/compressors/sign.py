@@ -1,6 +1,6 @@
-"""Sign: one bit an element, decoded to -1 or +1; only the direction survives.
+"""Sign: one bit per element, decoded to -1 or +1; only the direction survives.
 
-Sends one bit an element, set where x_i >= 0, and 32 bits that say whether x was finite. sign(0) is +1 on both sides.
+Sends one bit per element, set where x_i >= 0, and 32 bits that say whether x was finite. sign(0) is +1 on both sides.
 Neither unbiased nor a contraction: use it with a majority vote, or `ScaledSign` with error feedback.
 
 >>> import torch
@@ -37,7 +37,7 @@ class Sign(Biased, BlockQuantiser):
 
     @property
     def quant(self) -> Quant:
-        """One bit; the scale is 1, or NaN."""
+        """One bit per element; the scale is 1, or NaN."""
         return Quant(Kind.SIGN, Norm.UNIT, levels=1, width=1, stochastic=False)
 
     def blocks(self, layout: Layout) -> Blocks:
@@ -45,5 +45,5 @@ class Sign(Biased, BlockQuantiser):
         return equal_blocks(layout, None)
 
     def delta(self, d: int) -> float | None:
-        """Magnitudes are lost."""
+        """None, since magnitudes are lost."""
         return None

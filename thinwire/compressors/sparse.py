@@ -1,9 +1,9 @@
 """What sparsifiers share: a body of places and values, and the base of those that send chosen elements as they are.
 
 The body is the number of elements sent (32 bits), their values (`values`: fp32, bf16 or fp16), and their places, as
-`indices` says: `gaps` are Golomb coded, about log2(n/k) + 1.5 bits each, their size depends on the data; `packed` are
-fields of ceil(log2 n) bits. A vector that holds NaN or inf decodes to NaN everywhere: an element that was not sent
-cannot be told from one that was lost.
+`indices` says: `gaps` are Golomb coded, about log2(n/k) + 1.5 bits each, and their size depends on the data; `packed`
+are fields of ceil(log2 n) bits. A vector that holds NaN or inf decodes to NaN everywhere: an element that was not
+sent cannot be told from one that was lost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Values = Literal["fp32", "bf16", "fp16"]
 Indices = Literal["gaps", "packed"]
 VALUES = {"fp32": (torch.float32, 0.0), "bf16": (torch.bfloat16, 2.0**-9), "fp16": (torch.float16, None)}
-"""The numbers, and the relative error of one: fp16 loses small ones whole."""
+"""The dtype of each form, and its relative error; fp16 has none, since it loses small values entirely."""
 
 
 class Places(NamedTuple):
-    """One way to write ascending places below n: the most bytes for up to `count` of them, to bytes, and back."""
+    """One way to write ascending places below n: the bytes that `count` of them take at most, `pack`, `unpack`."""
 
     bound: Callable[[int, int], int]
     pack: Callable[[Tensor, int], Tensor]
@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 
 def check_form(name: str, form: Form) -> None:
-    """Refuse words that name no form."""
+    """Refuse words that do not name a form."""
     check_choice(name, "values", form.values, tuple(VALUES))
     check_choice(name, "indices", form.indices, tuple(PLACES))
 
@@ -94,7 +94,7 @@ def read_count(body: Tensor, most: int) -> int:
 
 
 class SparseCompressor(Compressor):
-    """Say how many elements there can be (`most`) and which (`pick`); the rest is given."""
+    """Say how many elements there can be (`most`) and which (`pick`); the rest is done here."""
 
     fixed_size = False
 
@@ -113,7 +113,7 @@ class SparseCompressor(Compressor):
 
     @final
     def nbytes(self, layout: Layout) -> int:
-        """The most that it can be."""
+        """The largest number of bytes that there can be."""
         return self._bytes(self.most(layout.numel), layout.numel)
 
     @final
@@ -128,14 +128,14 @@ class SparseCompressor(Compressor):
 
     @final
     def seal(self, indices: Tensor, values: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
-        """A payload of elements that were chosen elsewhere."""
+        """A payload of elements that the caller has chosen."""
         payload = Payload.new(self._bytes(indices.numel(), layout.numel), values.device)
         used = self._fill(indices, values, layout.numel, payload.body)
         return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
 
     @final
     def open(self, data: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
-        """The elements of a payload, after every check of it: places (ascending) and values."""
+        """The places (ascending) and values of a payload, after every check of the payload."""
         payload = Payload(data)
         payload.open(scheme(self, layout), key=key)
         return self._read(payload.aligned().body, layout.numel)
@@ -165,8 +165,8 @@ class SparseCompressor(Compressor):
 def most_gaps(k: int, n: int) -> int:
     """The most bytes that the gaps of up to `k` places below `n` can take.
 
-    `bound_gaps` is for exactly k, and not the larger for a larger k. A place takes at most 4 bits more than the
-    length of n/k, all places 9/8 of a bit for each of the n.
+    `bound_gaps` holds for exactly k places, and does not always grow with k. A place takes at most 4 bits more than
+    the length of n/k, and all places together at most 9/8 of a bit for each of the n.
     """
     return 8 + -(-min(k * (4 + (n // max(1, k) + 1).bit_length()), 9 * n // 8) // 8)
 

@@ -1,12 +1,12 @@
 """SparseLoCo's packing: the 64 largest of every 4096 elements, each with 12 bits of place and 2 bits of value.
 
 Sends four float32 and, for each of the k elements kept of a block of B, ceil(log2 B) + 2 bits: 14 x 64 / 4096 = 0.219
-bits an element. Values fall into four bins over six standard deviations of all values kept, and decode to the mean of
-their bin (thinwire/compressors/sigma_bins.py).
+bits per element. Values fall into four bins over six standard deviations of all values kept, and decode to the mean
+of their bin (thinwire/compressors/sigma_bins.py).
 
 It is biased: use it with error feedback; ErrorFeedback(alpha=0.95, beta=0.95) is the paper's e = 0.95 e + x,
-e = e - decoded. A contraction with delta = 0.43 / d at least: the kept k/B of the energy, of which bins keep a part.
-A vector that holds NaN or inf decodes to NaN everywhere.
+e = e - decoded. A contraction with delta = 0.43 / d at least: k/B of the energy is kept, and the bins keep a part of
+that. A vector that holds NaN or inf decodes to NaN everywhere.
 
 >>> from thinwire.core.types import Layout
 >>> 8 * SparseLoco().nbytes(Layout.flat(1 << 20)) / (1 << 20)
@@ -16,7 +16,8 @@ Reference: Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-t
 arXiv 2508.15706, and the code of templar (tplr-ai).
 
 Departs from the code: blocks follow each other in the flat vector instead of tiling matrices. Places are packed in
-planes of 8 and 4 bits, 1.5 bytes each as there. Sums run in float64 in a fixed order; sigma divides by the count.
+planes of 8 and 4 bits, 1.5 bytes each, as in the code. Sums run in float64 in a fixed order; sigma divides by the
+count.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class SparseLoco(Biased):
             raise ValueError(f"SparseLoco(block={self.block}, k={self.k}): write 1 <= k <= block")
 
     def delta(self, d: int) -> float | None:
-        """The share kept, times what four bins keep of it."""
+        """The share of the elements kept, times what four bins keep of them."""
         share = min(1.0, self.k / max(1, min(d, self.block)))
         return share * bins_delta(BINS, selection.block_entries(d, self.block, self.k))
 
     def nbytes(self, layout: Layout) -> int:
-        """Means, bins and places."""
+        """The bytes of means, bins and places."""
         count = self._count(layout)
         return SIDE + BitPack().bound(count, BITS) + wide_bytes(count, index_width(self.block))
 

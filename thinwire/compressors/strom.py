@@ -4,9 +4,9 @@ Sends, for each element with |x_i| >= tau, its sign (1 bit) and its place (Golom
 
     C(x)_i = tau sgn(x_i) where |x_i| >= tau, else 0
 
-With error feedback an element moves by at most tau a step, so that `tau` well below the size of the gradients makes
-the residual lag behind: watch its norm. No bound: an element just under tau is lost whole, a large one nearly so.
-A vector that holds NaN or inf decodes to NaN everywhere.
+With error feedback an element moves by at most tau per step, so that a `tau` well below the size of the gradients
+makes the residual lag behind: watch its norm. There is no bound: an element just under tau is lost entirely, and a
+large one nearly so. A vector that holds NaN or inf decodes to NaN everywhere.
 
 >>> import torch
 >>> from thinwire.core.types import Layout
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Strom(Biased):
-    """Signs of what reaches `tau`, which they decode to."""
+    """The signs of the elements that reach `tau`, decoded to +tau and -tau."""
 
     name: ClassVar[str] = "strom"
     fixed_size: ClassVar[bool] = False
@@ -56,15 +56,15 @@ class Strom(Biased):
             raise ValueError(f"Strom(tau={self.tau}): write a positive threshold, about a standard deviation or more")
 
     def delta(self, d: int) -> float | None:
-        """None: what does not reach tau is lost whole."""
+        """None, since an element that does not reach tau is lost entirely."""
         return None
 
     def nbytes(self, layout: Layout) -> int:
-        """Count, signs and gaps, if all elements were sent."""
+        """The bytes of count, signs and gaps if all elements were sent."""
         return 8 + packed_bytes(layout.numel, 1) + most_gaps(layout.numel, layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """tau (NaN if an element is not finite), count, signs, places."""
+        """Write tau (NaN if an element is not finite), count, signs, places."""
         good = selection.finite(x)
         indices, values = selection.over(x.float(), self.tau if good else math.inf)
         signs = BitPack().pack((values < 0).to(torch.uint8), 1)

@@ -1,4 +1,4 @@
-"""TernGrad: each element becomes -1, 0 or +1 times one scaler a tensor, unbiased; 2 bits an element.
+"""TernGrad: each element becomes -1, 0 or +1 times one scaler per tensor, unbiased; 2 bits per element.
 
 Sends, for each tensor g, its scaler s (32 bits) and fields of 2 bits:
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TernGrad(BlockQuantiser):
-    """Ternary with one scaler a tensor; `clip` in standard deviations, None for none."""
+    """Ternary with one scaler per tensor; `clip` is in standard deviations, and None does not clip."""
 
     name: ClassVar[str] = "terngrad"
     clip: float | None = 2.5
@@ -52,12 +52,12 @@ class TernGrad(BlockQuantiser):
         return Quant(Kind.SIGNED, Norm.CLIPPED, levels=1, width=2, clip=self.clip)
 
     def blocks(self, layout: Layout) -> Blocks:
-        """One block a tensor."""
+        """One block per tensor."""
         return Blocks(layout.numel, starts=layout.tensor_starts)
 
     @property
     def unbiased(self) -> bool:
-        """Clipping adds a bias."""
+        """Whether there is no clipping, which adds a bias."""
         return self.clip is None
 
     def omega(self, d: int) -> float | None:

@@ -2,7 +2,7 @@
 
 Sends, of a vector of d elements, k = round(ratio d) values and their places (see thinwire.compressors.sparse):
 
-    C(x)_i = x_i where |x_i| is among the k largest (of equal ones, those in front), else 0
+    C(x)_i = x_i where |x_i| is among the k largest (of equal ones, the first), else 0
 
 Bounds: |C(x) - x|^2 <= (1 - k/d) |x|^2, attained where all |x_i| are equal; a Gaussian leaves .918 at
 1%, .558 at 10%.
@@ -17,8 +17,8 @@ tensor([ 0., -4.,  0.,  3.])
 Reference: Aji, Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, arXiv 1704.05021.
 Stich, Cordonnier, Jaggi, "Sparsified SGD with memory", NeurIPS 2018, arXiv 1809.07599, for the bound.
 
-Departs from the paper: k is taken of what one message carries (a chunk of a bucket), neither of a layer nor of the
-model.
+Departs from the paper: k is taken from what one message carries (a chunk of a bucket), neither from a layer nor from
+the model.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class TopK(Biased, SparseCompressor):
 
     @property
     def form(self) -> Form:
-        """As the fields say."""
+        """As the fields `values` and `indices` say."""
         return Form(self.values, self.indices)
 
     def most(self, n: int) -> int:
-        """Always so many."""
+        """The number that is always sent."""
         return how_many(self.ratio, self.k, n)
 
     def pick(self, x: Tensor, key: Key) -> tuple[Tensor, Tensor]:
@@ -74,11 +74,11 @@ class TopK(Biased, SparseCompressor):
         return selection.top(x, self.most(x.numel()))
 
     def delta(self, d: int) -> float | None:
-        """k/d, times what the values' own rounding leaves."""
+        """k/d, times the share that survives the rounding of the values."""
         return sparse_delta(self.most(d) / max(1, d), self.values)
 
 
 def sparse_delta(share: float, values: Values) -> float | None:
-    """The contraction of keeping the largest `share` of the elements in the numbers of `values`."""
+    """The delta of keeping the largest `share` of the elements, written as `values`."""
     error = VALUES[values][1]
     return None if error is None else share * (1 - error**2)

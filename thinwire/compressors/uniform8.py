@@ -1,6 +1,6 @@
 """hivemind's uniform 8 bits: 256 bins over six standard deviations about the mean, decoded to the means of the bins.
 
-Sends the 256 means (float32, 1 KiB) and a byte an element. With step h = 6 sigma / 256:
+Sends the 256 means (float32, 1 KiB) and one byte per element. With step h = 6 sigma / 256:
 
     code = clamp(round((x - mean) / h) + 128, 0, 255),    decoded: the mean of all elements of that code
 
@@ -37,20 +37,20 @@ BINS = 256
 @final
 @dataclass(frozen=True)
 class Uniform8(ByteSymbols):
-    """One byte an element and 256 means."""
+    """One byte per element and 256 means."""
 
     name: ClassVar[str] = "uniform8"
 
     def delta(self, d: int) -> float | None:
-        """Every bin but the middle one keeps at least 1/d of its energy."""
+        """The bound of 256 bins: every bin but the middle one keeps at least 1/d of its energy."""
         return bins_delta(BINS, d)
 
     def side_bytes(self, layout: Layout) -> int:
-        """The means."""
+        """The bytes of the means."""
         return 4 * BINS
 
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
-        """Bins, and their means."""
+        """Find the bins and their means."""
         codes, means = sigma_bins(x.float(), BINS)
         side.view(torch.float32).copy_(means)
         return fold(codes, BINS // 2)

@@ -4,8 +4,8 @@ With an expected number s = ratio d of survivors, the probabilities that make th
 
     p_i = min(lambda |x_i|, 1),  sum_i p_i = s        C(x)_i = x_i / p_i with probability p_i, else 0
 
-lambda by the paper's greedy rounds: those with lambda |x_i| >= 1 leave, the rest share what is left of s, until
-nobody leaves. A survivor with p_i < 1 is +-1/lambda, which is sent once; the others are sent as they are.
+lambda is found by the paper's greedy rounds: elements with lambda |x_i| >= 1 leave, the others share what remains of
+s, until none leaves. A survivor with p_i < 1 is +-1/lambda, which is sent once; the others are sent as they are.
 Sends 1/lambda (32 bits), for each survivor a field of 2 bits and its place (Golomb coded gaps), and 32 bits for each
 with p_i = 1.
 
@@ -62,7 +62,7 @@ class Wangni(Compressor):
 
     @property
     def unbiased(self) -> bool:
-        """By construction."""
+        """Always, by construction."""
         return True
 
     def omega(self, d: int) -> float | None:
@@ -74,12 +74,12 @@ class Wangni(Compressor):
         return 2 - 1 / self.ratio if self.ratio > 0.5 else None
 
     def nbytes(self, layout: Layout) -> int:
-        """If all elements were sent as they are."""
+        """The bytes if all elements were sent as they are."""
         n = layout.numel
         return 8 + 4 * n + packed_bytes(n, 2) + most_gaps(n, n)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Count, 1/lambda, fields, whole values, places."""
+        """Write the count, 1/lambda, the fields, the whole values and the places."""
         wide, n = x.float(), x.numel()
         good = selection.finite(x)
         step = inverse_lambda(wide, self.ratio * n) if good else math.nan

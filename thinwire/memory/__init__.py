@@ -1,4 +1,4 @@
-"""What both ends of a channel remember, one idea a file."""
+"""What both ends of a channel remember, one idea per file."""
 
 from thinwire.core.memory import Memory, NoMemory
 from thinwire.memory.difference import Difference

@@ -12,8 +12,8 @@ shift the error stays as large as the gradients of the single ranks, which do no
 Unbiased compressors (DIANA): alpha <= 1 / (1 + omega). Contractions (EF21): alpha = 1, where out = mean_i h_i.
 
 The two ends must move together: a message that is lost for one of them only leaves h apart from the mean of the h_i,
-and the result biased by as much from then on. Where a payload is not finite, its sender and the receiver keep their
-shifts but the other senders cannot know; a driver must see to it that such a step is sent by no rank, as the engine
+and biases the result by that much from then on. Where a payload is not finite, its sender and the receiver keep their
+shifts but the other senders cannot know; a driver must make sure that no rank sends such a step, as the engine
 does.
 
 >>> import torch
@@ -25,7 +25,7 @@ Reference: Mishchenko, Gorbunov, Takac, Richtarik, "Distributed learning with co
 arXiv 1901.09269, algorithm 1. Richtarik, Sokolov, Fatkhullin, "EF21: a new, simpler, theoretically better, and
 practically faster error feedback", NeurIPS 2021, arXiv 2106.05203, algorithm 2, for alpha = 1.
 
-Departs from the papers: nothing. (The shifts start at zero, so that EF21's first g_i is C(x_i), as in its paper.)
+Departs from the papers: nothing. The shifts start at zero, so that EF21's first g_i is C(x_i), as in its paper.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Difference(Memory):
         return x.float() - state["shift"]
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """The shift follows what was sent, in place."""
+        """Let the shift follow what was sent, in place."""
         self._follow(sent, state)
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """The prediction and what it missed; the shift follows, in place."""
+        """The prediction plus what it missed; the shift follows, in place."""
         out = state["shift"] + got
         self._follow(got, state)
         return out

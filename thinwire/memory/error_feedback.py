@@ -81,5 +81,5 @@ class ErrorFeedback(Memory):
         e.copy_(torch.where(now.isnan(), e, now))  # a step that is not finite leaves the residual as it was
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """What came."""
+        """What arrived, unchanged."""
         return got

@@ -3,19 +3,19 @@
 Both ends keep the last upload, the sender its own q_i and the receiver the mean q of all. With lr the learning rate
 and D = `depth` past steps of the parameters x:
 
-    v = x_i - q_i is encoded to v^;   e = v - v^ is what that would lose, e^ what the last upload lost
+    v = x_i - q_i is encoded to v^;   e = v - v^ is what this would lose, e^ what the last upload lost
     bar = `xi` sum_{d=1..D} |dx_d / lr|^2 + `weight` (|e|^2 + |e^|^2) + n `slack`
     |v^|^2 >= bar, or the first upload, or `patience` rounds without one:   v^ is sent, q_i += v^
     out = q + mean_i v^_i (0 for ranks that skip),   q = out                at the receiver
 
 Without loss (Identity) e = 0 and this is LAG; with a quantiser it is LAQ. `patience=None` never forces an upload.
 
-`Context.motion` has the steps: as mean squares of dx_d / lr over all parameters, so that a vector that is a part of
-them is held against its share, and the shares add up to the whole. Without steps (the first round, or a driver that
-does not measure them) that term is 0.
+`Context.motion` holds the steps as mean squares of dx_d / lr over all parameters, so that a vector that is a part of
+them is compared with its share, and the shares add up to the whole. Without steps (in the first round, or under a
+driver that does not measure them) that term is 0.
 
-State that is not a vector: `age`, the rounds since the last upload and 0 before the first, is stored once an element,
-so that it can be cut; pieces of several vectors that come together take the oldest.
+One piece of state is not a vector: `age`, the number of rounds since the last upload, or 0 before the first. It is
+stored once per element, so that it can be cut; where pieces of several vectors come together, the oldest counts.
 
 >>> import torch
 >>> memory = Lazy(weight=0)
@@ -28,10 +28,11 @@ Reference: Chen, Giannakis, Sun, Yin, "LAG: lazily aggregated gradient for commu
 learning", NeurIPS 2018, arXiv 1805.09965, equation 15a. Sun, Chen, Giannakis, Yang, "Communication-efficient
 distributed learning via lazily aggregated quantized gradients", NeurIPS 2019, arXiv 1909.07588, equation 7.
 
-Departs from the papers: they apply the sum of the ranks' gradients, we the mean. With f_i replaced by f_i / M on M
-ranks, both sides of their rule carry 1/M^2, which is why there is no M above. Every step is divided by the learning
-rate it was made with, theirs by one constant. The first upload is always made. A change below 2^-22 of the vector is
-not worth an upload: it is rounding, and since q_i and q round differently, uploads of it would let them drift apart.
+Departs from the papers: they apply the sum of the ranks' gradients; we apply the mean. With f_i replaced by f_i / M
+on M ranks, both sides of their rule carry 1/M^2, which is why there is no M above. Every step is divided by the
+learning rate that it was made with, where theirs is divided by one constant. The first upload is always made. A
+change below 2^-22 of the vector is not worth an upload: it is rounding, and since q_i and q round differently,
+uploads of it would let them drift apart.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Lazy(Memory):
     def __post_init__(self) -> None:
         if not (self.xi >= 0 and self.weight >= 0 and self.slack >= 0):
             raise ValueError(
-                f"Lazy(xi={self.xi}, weight={self.weight}, slack={self.slack}): none is below 0; "
+                f"Lazy(xi={self.xi}, weight={self.weight}, slack={self.slack}): none may be below 0; "
                 "write Lazy(xi=0.08, weight=3.0, slack=0.0)"
             )
         if self.depth < 1 or (self.patience is not None and self.patience < 1):
@@ -95,7 +96,7 @@ class Lazy(Memory):
         return x.float() - state["last"]
 
     def worth(self, x: Tensor, sent: Tensor, state: State, ctx: Context) -> bool:
-        """The rule; a round without an upload makes the state older, in place."""
+        """Apply the rule; a round without an upload makes the state older, in place."""
         age = state["age"]
         n = x.numel()
         if n == 0:
@@ -105,13 +106,13 @@ class Lazy(Memory):
         bar = n * steps + self.weight * errors + ROUNDING**2 * square_length(x)
         youngest, oldest = age.min().item(), age.max().item()
         late = self.patience is not None and oldest > self.patience
-        if youngest == 0 or late or not square_length(sent) < bar:  # `not <`: what is not a number is sent
+        if youngest == 0 or late or not square_length(sent) < bar:  # `not <`, so that NaN is sent
             return True
         age.add_(1)
         return False
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """The upload is remembered, in place."""
+        """Remember the upload, in place."""
         lost, now = self._lost(x, sent, state), state["last"] + sent
         fine = now.isfinite() & lost.isfinite()  # a step that is not finite leaves the memory as it was
         for name, value in (("last", now), ("lost", lost), ("age", torch.ones_like(now))):

@@ -13,7 +13,7 @@ tensor([3.])
 Reference: Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimisation for non-convex problems",
 ICML 2018, arXiv 1802.04434, algorithm 2.
 
-Departs from the paper: nothing. (Its theory takes sign(x) for the first 54 steps; its algorithm, and this, do not.)
+Departs from the paper: nothing. Its theory takes sign(x) for the first 54 steps; its algorithm does not, nor do we.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class LocalMomentum(Memory):
         return self._next(x, state)
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """The average becomes what was encoded, in place."""
+        """Set the average to what was encoded, in place."""
         m, now = state["average"], self._next(x, state)
         m.copy_(torch.where(sent.isfinite() & now.isfinite(), now, m))  # a step that is not finite leaves the average
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """What came."""
+        """What arrived, unchanged."""
         return got
 
     def _next(self, x: Tensor, state: State) -> Tensor:

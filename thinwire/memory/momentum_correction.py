@@ -1,4 +1,4 @@
-"""Momentum correction: momentum is kept where the gradient is, and waits with what is not sent.
+"""Momentum correction: momentum is applied before compression, and is held back with what is not sent.
 
     u = m u + x                   the velocity, with momentum m         (nesterov: u = m (u + x))
     v = v + u                     what has not been sent                (nesterov: v = v + u + x)
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class MomentumCorrection(Memory):
-    """Velocity with `momentum`, and the sum of it that has not been sent."""
+    """The velocity with `momentum`, and the part of its sum that has not been sent."""
 
     name: ClassVar[str] = "momentum-correction"
     needs_scale: ClassVar[bool] = True
@@ -84,18 +84,18 @@ class MomentumCorrection(Memory):
         return v
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """What was sent leaves v, and u forgets it, in place."""
+        """Subtract what was sent from v, and set u to 0 where something was sent, in place."""
         if bool(sent.isnan().any()):
             return
         state["residual"].sub_(sent)
         state["velocity"].masked_fill_(sent != 0, 0.0)
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """What came."""
+        """What arrived, unchanged."""
         return got
 
 
 def _clipped(g: Tensor, most: float) -> Tensor:
-    """g, or g scaled to the norm `most`; squares are summed one by one, so the same everywhere."""
+    """g, or g scaled to the norm `most`; squares are summed one by one, to be the same everywhere."""
     norm = math.sqrt(float(g.double().square().cumsum(0)[-1])) if g.numel() else 0.0
     return g * (most / norm) if norm > most else g

@@ -12,7 +12,7 @@ from thinwire.sync.signals import Grad, Signal
 @final
 @dataclass(frozen=True)
 class Sync(Config):
-    """Exchange `of` every `every` steps, results at most `staleness` steps late, after `warmup` uncompressed steps.
+    """Exchange `of` every `every` steps, with results at most `staleness` late, after `warmup` uncompressed steps.
 
     `staleness` means one thing everywhere: 0 is bulk-synchronous; s on an all-reduce applies results up to s steps
     late; s on a parameter server is SSP; None is asynchronous.

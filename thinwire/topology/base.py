@@ -1,7 +1,7 @@
 """Topology: who is whose neighbour, and with which weight, as a mixing matrix W for n ranks.
 
-W[i, j] is the weight with which rank i takes what rank j sends. W is symmetric and its rows sum to one; where the
-graph is `directed`, its columns do: what a rank gives away adds up to what it had, which is what push-sum needs.
+W[i, j] is the weight with which rank i takes what rank j sends. W is symmetric and its rows sum to one. Where the
+graph is `directed` its columns sum to one instead: what a rank gives away adds up to what it had, as push-sum needs.
 A topology is a value without a size: the same `Ring()` serves 4 ranks and 64. Where W changes from step to step,
 `period` says after how many it repeats.
 
@@ -34,17 +34,17 @@ class Around(NamedTuple):
 class Topology(Config, ABC):
     """Base of the graphs. Subclasses are frozen dataclasses and final, and write `matrix`."""
 
-    directed: bool = False  # of the class, or a field
-    """W need not be symmetric: i may take from j without j taking from i."""
+    directed: bool = False  # a fact of the class, or a field
+    """Whether W may be asymmetric: i may take from j without j taking from i."""
 
     @property
     def size(self) -> int | None:
-        """The only number of ranks it is for; None where it fits any."""
+        """The only number of ranks that it is for; None where it fits any."""
         return None
 
     @abstractmethod
     def matrix(self, n: int, step: int = 0) -> Tensor:
-        """W of n ranks in a step, float64."""
+        """The W of n ranks in a step, float64."""
 
     def period(self, n: int) -> int | None:
         """After how many steps W repeats: 1 where it never changes, None where it never repeats."""

@@ -1,7 +1,7 @@
 """Colours of a graph: neighbours differ, so ranks of one colour may act while the others hold still.
 
-Two colours where the graph is bipartite, found breadth first; else greedy, the ranks of most neighbours first. A
-function of the graph alone, so that every rank finds the same without asking.
+Where the graph is bipartite there are two colours, found breadth first. Otherwise they are found greedily, from the
+rank with the most neighbours on. They depend on the graph alone, so that every rank finds the same without asking.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def colouring(topology: Topology, n: int) -> list[int]:
-    """A colour for each rank, 0 and on; neighbours have different ones.
+    """A colour for each rank, counted from 0; neighbours have different ones.
 
     >>> from thinwire.topology import Ring, colouring
     >>> colouring(Ring(), 4), colouring(Ring(), 5)
@@ -21,13 +21,13 @@ def colouring(topology: Topology, n: int) -> list[int]:
     """
     if topology.directed or topology.period(n) != 1:
         kind = "is directed" if topology.directed else "changes from step to step"
-        raise ValueError(f"{topology!r} {kind}, and colours are of a fixed undirected graph; write Ring()")
+        raise ValueError(f"{topology!r} {kind}, and only a fixed undirected graph has colours; write Ring()")
     around = [set(topology.around(i, n).peers) for i in range(n)]
     return _two(around) or _greedy(around)
 
 
 def _two(around: list[set[int]]) -> list[int] | None:
-    """Breadth first from the lowest rank of each part; None where the graph has an odd circle."""
+    """Breadth first from the lowest rank of each part; None where the graph has an odd cycle."""
     colours = [-1] * len(around)
     for start in range(len(around)):
         if colours[start] >= 0:

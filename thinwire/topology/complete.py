@@ -1,6 +1,6 @@
-"""Complete graph: everybody with everybody, W = 11'/n, gap 1.
+"""Complete graph: everybody is joined to everybody, W = 11'/n, gap 1.
 
-Gossip on it is an all-reduce of models that sends n - 1 copies instead of 2 (n-1)/n: for tests and comparisons.
+Gossip on it is an all-reduce of models that sends n - 1 copies instead of 2 (n-1)/n: it serves tests and comparisons.
 """
 
 from __future__ import annotations

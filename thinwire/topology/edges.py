@@ -1,4 +1,5 @@
-"""Any graph by its edges, with Metropolis weights: a text such as "0-1 1-2 0-2", a list of pairs, a networkx graph.
+"""Any graph given by its edges, with Metropolis weights: a text such as "0-1 1-2 0-2", a list of pairs, a networkx
+graph.
 
 The text is kept sorted, so two ways to write one graph make equal values with one id.
 
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
 
 
 class Graph(Protocol):
-    """What is read of a networkx graph."""
+    """The part of a networkx graph that is read."""
 
     @property
     def edges(self) -> Iterable[Any]:
         """Tuples that start with two nodes."""
 
     def number_of_nodes(self) -> int:
-        """How many there are."""
+        """How many nodes there are."""
 
 
 @final
 @dataclass(frozen=True)
 class Edges(Topology):
-    """`pairs` are undirected edges, "0-1 1-2": of the ranks 0 to n-1, all in one piece."""
+    """`pairs` are undirected edges, "0-1 1-2", that connect all of the ranks 0 to n-1."""
 
     name: ClassVar[str] = "edges"
-    pairs: str = ""  # refused, with the line to write
+    pairs: str = ""  # empty is refused, with the line to write
 
     def __post_init__(self) -> None:
         pairs = sorted({(min(pair), max(pair)) for pair in _read(self.pairs)})
@@ -54,7 +55,7 @@ class Edges(Topology):
         return 1 + max(max(pair) for pair in _read(self.pairs))
 
     def matrix(self, n: int, step: int = 0) -> Tensor:
-        """Metropolis."""
+        """Metropolis weights."""
         if n != self.size:
             raise ValueError(
                 f"these edges are of {self.size} ranks, not {n}; write edges that join the ranks 0 to {n - 1}"
@@ -79,7 +80,7 @@ def from_networkx(graph: Graph) -> Edges:
             "Edges are undirected and this graph is directed; write from_networkx(graph.to_undirected()), or "
             "Weights(..., directed=True)"
         )
-    n, ends = graph.number_of_nodes(), [tuple(edge)[:2] for edge in graph.edges]  # a multigraph has keys behind
+    n, ends = graph.number_of_nodes(), [tuple(edge)[:2] for edge in graph.edges]  # a multigraph has keys after them
     nodes = {node for pair in ends for node in pair}
     strange = sorted(map(repr, nodes - set(range(n))))
     if strange:
@@ -98,7 +99,7 @@ def _read(text: str) -> list[tuple[int, int]]:
         raise ValueError(f'Edges take a text such as "0-1 1-2 0-2"; got {text!r}: write from_edges(...)')
     wrong = [word for word in text.split() if not re.fullmatch(r"[0-9]+-[0-9]+", word)]
     if wrong or not text.strip():
-        what = f"{wrong[0]!r} is no edge" if wrong else "there are no edges"
+        what = f"{wrong[0]!r} is not an edge" if wrong else "there are no edges"
         raise ValueError(f'Edges({text!r}): {what}; write Edges("0-1 1-2 0-2")')
     return [(int(i), int(j)) for i, _, j in (word.partition("-") for word in text.split())]
 

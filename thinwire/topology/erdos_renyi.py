@@ -1,7 +1,7 @@
 """Erdos-Renyi graph: each pair of ranks is joined with probability p; Metropolis weights.
 
-Drawn from (seed, n), and drawn again until it is connected, by the same rule on every rank. About p (n-1) neighbours;
-connected with high probability where p is above ln n / n.
+Drawn from (seed, n), and drawn again until it is connected, by the same rule on every rank. A rank has about p (n-1)
+neighbours. The graph is connected with high probability if p is above ln n / n.
 """
 
 from __future__ import annotations

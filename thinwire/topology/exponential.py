@@ -1,8 +1,8 @@
-"""Static exponential graph: rank i takes from i + 1, i + 2, i + 4 and on, each as much as it keeps.
+"""Static exponential graph: rank i takes from i + 1, i + 2, i + 4 and so on, from each as much as it keeps.
 
     m = ceil(log2 n),    W[i, i] = W[i, i + 2^k] = 1 / (1 + m) for k < m,    gap 2 / (1 + m) for even n
 
-Directed, and doubly stochastic: rows and columns sum to one, so push-sum's weights stay one.
+It is directed and doubly stochastic: rows and columns sum to one, so push-sum's weights stay one.
 
 Reference: Ying, Yuan, Chen, Hu, Pan, Yin, "Exponential graph is provably efficient for decentralized deep training",
 NeurIPS 2021, arXiv 2110.13363.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def hops(n: int) -> list[int]:
-    """1, 2, 4 and on below n: ceil(log2 n) of them."""
+    """The powers 1, 2, 4, ... below n: ceil(log2 n) of them."""
     return [1 << k for k in range((n - 1).bit_length())]
 
 
 @final
 @dataclass(frozen=True)
 class Exponential(Topology):
-    """ceil(log2 n) neighbours, in both directions different ones."""
+    """ceil(log2 n) neighbours in each direction, and not the same ones."""
 
     name: ClassVar[str] = "exponential"
     directed = True

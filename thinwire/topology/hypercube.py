@@ -2,7 +2,7 @@
 
     m = log2 n neighbours,    W[i, i] = W[i, i xor 2^k] = 1 / (1 + m),    gap 2 / (1 + m)
 
-The Metropolis weights, all equal because all degrees are.
+These are the Metropolis weights, which are all equal because all degrees are.
 """
 
 from __future__ import annotations

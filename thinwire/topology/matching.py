@@ -1,6 +1,6 @@
 """Random matching: each step the ranks meet in pairs, drawn anew, and both take the mean.
 
-    W[i, i] = W[i, j] = 1/2 for a pair (i, j);    an odd rank is left alone that step
+    W[i, i] = W[i, j] = 1/2 for a pair (i, j);    if n is odd, one rank stays alone in that step
     E[W'W] = E[W] has second eigenvalue 1/2 - 1/(2(n-1)) for even n, 1/2 for odd n
 
 The draw is a function of (seed, step, n): every rank makes the same one without asking.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Matching(Topology):
-    """One neighbour a step, at random."""
+    """One neighbour per step, at random."""
 
     name: ClassVar[str] = "matching"
     seed: int = 0
@@ -41,7 +41,7 @@ class Matching(Topology):
         return w
 
     def period(self, n: int) -> int | None:
-        """Never; up to two ranks there is only one matching."""
+        """None, since W never repeats; 1 for up to two ranks, which have only one matching."""
         return None if n > 2 else 1
 
     def mean_square(self, n: int) -> float | None:

@@ -1,10 +1,10 @@
 """Mixing matrices: Metropolis weights, how fast W averages, how hard it pulls.
 
     Metropolis   W[i, j] = 1 / (1 + max(deg_i, deg_j)) on edges, W[i, i] = 1 - sum of the rest of the row
-    gap          1 - rho, rho = |W - 11'/n|_2: disagreement shrinks by rho a step; 1 averages at once, 0 never
+    gap          1 - rho, rho = |W - 11'/n|_2: disagreement shrinks by rho per step; 1 averages at once, 0 never
     pull         |I - W|_2: how far one step may move the ranks against each other
 
-What is refused is in `thinwire.topology.refusals`, the colouring of a graph in `thinwire.topology.colours`.
+`thinwire.topology.refusals` says which W are refused; `thinwire.topology.colours` colours a graph.
 
 >>> from thinwire.topology import OnePeer, Ring, gap
 >>> round(gap(Ring(), 16), 5), gap(OnePeer(), 16)
@@ -49,7 +49,7 @@ DRAWS = 1024  # matrices averaged for E[W'W] where no closed form is known
 
 
 def circulant(n: int, weights: Mapping[int, float]) -> Tensor:
-    """W[i, (i + offset) mod n] = weight; weights of offsets that meet are added."""
+    """W[i, (i + offset) mod n] = weight; where offsets coincide, their weights are added."""
     w = torch.zeros(n, n, dtype=torch.float64)
     i = torch.arange(n)
     for offset, weight in weights.items():
@@ -75,13 +75,13 @@ def spectral_gap(w: Tensor) -> float:
 
 
 def matrices(topology: Topology, n: int) -> Iterator[Tensor]:
-    """W of every step of a period; of the first 32 to 128 where it never repeats."""
+    """The W of every step of a period, or of the first 32 to 128 steps where it never repeats."""
     return (topology.matrix(n, step) for step in steps(topology, n))
 
 
 @lru_cache(maxsize=256)
 def gap(topology: Topology, n: int) -> float:
-    """The spectral gap a step.
+    """The spectral gap per step.
 
     Where W repeats after p steps, 1 - |P - 11'/n|_2^(1/p) of the product P over a period. Where it is drawn anew each
     step, 1 - sqrt(second eigenvalue of E[W'W]). Where rows do not sum to one, and push-sum divides by what P makes of
@@ -97,12 +97,12 @@ def gap(topology: Topology, n: int) -> float:
         rho = 1 - spectral_gap(product)
     else:
         rho = float(torch.linalg.eigvals(product).abs().sort(descending=True).values[1])
-    return 1 - math.pow(rho if rho > 1e-12 else 0, 1 / period)  # a root would blow rounding up
+    return 1 - math.pow(rho if rho > 1e-12 else 0, 1 / period)  # a root would amplify rounding
 
 
 @lru_cache(maxsize=256)
 def largest_pull(topology: Topology, n: int) -> float:
-    """|I - W|_2, the largest of a period; of the first 16 steps where W never repeats."""
+    """|I - W|_2, the largest of a period, or of the first 16 steps where W never repeats."""
     eye, some = torch.eye(n, dtype=torch.float64), topology.period(n) or 16
     return max(float(torch.linalg.matrix_norm(eye - w, 2)) for w in islice(matrices(topology, n), some))
 

@@ -1,6 +1,6 @@
-"""Graphs as text: a circle of numbered ranks up to 32 of them, beyond that the edges as a matrix of dots.
+"""Graphs as text: up to 32 ranks as a circle of numbers, more of them as a matrix of dots, one per edge.
 
-Lines and dots are braille characters, of two by four dots each: dots lie about as far apart across as down.
+Lines and dots are braille characters, of two by four dots each, so that dots lie about as far apart across as down.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille char
 
 
 def edges(topology: Topology, n: int) -> Tensor:
-    """Who takes from whom, (n, n) bool: in any step of a period, or in step 0 where none repeats."""
+    """Who takes from whom, (n, n) bool: in any step of a period, or in step 0 where W never repeats."""
     ws = [topology.matrix(n)] if topology.period(n) is None else list(matrices(topology, n))
     return torch.stack(ws).sum(0).fill_diagonal_(0) > 0
 
 
 def picture(topology: Topology, n: int) -> str:
-    """The graph, drawn."""
+    """The graph as a drawing in text."""
     near = edges(topology, n)
     return _circle(near) if n <= CIRCLE else _matrix(near)
 
 
 def neighbours(topology: Topology, n: int) -> str:
-    """One line a rank: the ranks it takes from."""
+    """One line per rank: the ranks that it takes from."""
     wide = len(str(n - 1))
     rows = [" ".join(f"{j:>{wide}}" for j in range(n) if row[j]) for row in edges(topology, n).tolist()]
     return "\n".join(f"{i:>{wide}}: {row}" for i, row in enumerate(rows))
@@ -68,7 +68,7 @@ def _circle(near: Tensor) -> str:
 
 
 def _matrix(near: Tensor) -> str:
-    size = -(-len(near) // DOTS)  # ranks a dot
+    size = -(-len(near) // DOTS)  # ranks per dot
     dots = torch.nn.functional.max_pool2d(near[None, None].float(), size, ceil_mode=True)[0, 0]
     page = _Page(len(dots), len(dots))
     for y, x in dots.nonzero().tolist():
@@ -93,7 +93,7 @@ class _Page:
             self.dot(round(x + part * (to_x - x)), round(y + part * (to_y - y)))
 
     def write(self, x: float, y: float, word: str, side: float = 0) -> None:
-        """`word` over the dots: its first letter there for side 1, its last for side -1, its middle for 0."""
+        """Write `word` over the dots: it starts there for side 1, ends there for side -1, is centred there for 0."""
         start = round((x - 0.5) / 2 - (len(word) - 1) * (1 - side) / 2)
         for k, letter in enumerate(word):
             self.words[int(y // 4), start + k] = letter

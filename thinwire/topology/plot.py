@@ -17,7 +17,7 @@ def check_plot(path: Path) -> None:
     """Raise before the work when the plot cannot be drawn."""
     _pyplot()
     if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ValueError(f"{path} is no plot; write --plot graph.svg, .png or .pdf")
+        raise ValueError(f"{path} is not a plot; write --plot graph.svg, .png or .pdf")
 
 
 def plot(topology: Topology, n: int, path: Path) -> None:

@@ -1,9 +1,10 @@
-"""What no W may be: negative, leaking, lopsided, in parts. Each message names the place and the line to write.
+"""What no W may be: negative, not summing to one, asymmetric, disconnected. Each message says where, and what to
+write.
 
 rows sum to one       ranks that agree stay where they are
-symmetric             so columns sum to one too: the mean over the ranks does not move
-columns sum to one    of a directed graph: push-sum keeps the sum, and divides by what became of a one
-connected             else the parts never agree; of a directed graph, every rank reaches every other
+symmetric             columns then sum to one too, so that the mean over the ranks does not move
+columns sum to one    for a directed graph: push-sum keeps the sum, and divides by what a one has become
+connected             otherwise the parts never agree; in a directed graph every rank reaches every other
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from thinwire.topology.base import Topology
 
-TOLERANCE = 1e-6  # of sums and of symmetry: a W that was float32 passes
+TOLERANCE = 1e-6  # of sums and of symmetry, so that a W that was float32 passes
 
 
 def check(w: Tensor, *, directed: bool = False) -> None:
@@ -29,10 +30,10 @@ def check(w: Tensor, *, directed: bool = False) -> None:
 def check_topology(topology: Topology, n: int) -> None:
     """Refuse a topology that does not average n ranks: every W of a period, and all of them together connected.
 
-    Where W never repeats, the first 2n steps are looked at: 32 at least, 128 at most.
+    Where W never repeats, the first 2n steps are checked, but at least 32 and at most 128.
     """
     if n < 1:
-        raise ValueError(f"a graph of {n} ranks is none; write n=2 or more")
+        raise ValueError(f"{n} ranks do not make a graph; write n=2 or more")
     together = torch.zeros(n, n, dtype=torch.float64)
     for step in steps(topology, n):
         w = topology.matrix(n, step)
@@ -45,7 +46,7 @@ def check_topology(topology: Topology, n: int) -> None:
 
 
 def steps(topology: Topology, n: int) -> range:
-    """The steps to look at: a period; else 2n draws, of 32 to 128.
+    """The steps to check: those of a period or, where W never repeats, 2n draws within 32 to 128.
 
     Few draws of few ranks may all be the same; many draws of many ranks join everybody long before.
     """
@@ -65,7 +66,7 @@ def parts(w: Tensor) -> list[list[int]]:
 
 def _check_weights(w: Tensor, directed: bool) -> None:
     if w.dim() != 2 or w.shape[0] != w.shape[1] or not len(w):
-        raise ValueError(f"W is a square matrix, a row a rank; got the shape {tuple(w.shape)}")
+        raise ValueError(f"W is a square matrix with one row per rank; got the shape {tuple(w.shape)}")
     wrong = (~(w >= 0)).nonzero()  # NaN too
     if len(wrong):
         i, j = wrong[0].tolist()

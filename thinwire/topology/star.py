@@ -1,8 +1,8 @@
-"""Star: rank 0 talks to all others, and they to it alone.
+"""Star: rank 0 talks to all others, and they talk to it alone.
 
     W[0, j] = W[j, 0] = 1/n,    W[j, j] = 1 - 1/n,    gap 1/n for n > 2
 
-Metropolis weights. The hub sends n - 1 copies a step: a parameter server without its own link.
+These are Metropolis weights. The hub sends n - 1 copies per step, like a parameter server without a link of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Star(Topology):
     name: ClassVar[str] = "star"
 
     def matrix(self, n: int, step: int = 0) -> Tensor:
-        """Metropolis."""
+        """Metropolis weights."""
         return metropolis([(0, j) for j in range(1, n)], n)
 
 

@@ -3,8 +3,9 @@
     rank = row * columns + column,    W[i, i] = 1/5, and 1/5 up, down, left and right
     eigenvalues 1/5 + 2/5 cos(2 pi k / rows) + 2/5 cos(2 pi l / columns)
 
-Weights of edges that meet are added: with two rows, up and down are the same rank and have 2/5; with one row they are
-the rank itself. A prime number of ranks leaves one row: a ring with 3/5 on the diagonal, where `Ring()` mixes faster.
+Weights of edges that coincide are added: with two rows, up and down are the same rank and have 2/5; with one row they
+are the rank itself. A prime number of ranks leaves one row: a ring with 3/5 on the diagonal, where `Ring()` mixes
+faster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Torus(Topology):
-    """`rows` rows, and as many columns as it takes; None is the divisor nearest to a square.
+    """`rows` rows, and as many columns as it takes; None takes the divisor nearest to a square.
 
     >>> Torus().shape(32), Torus(rows=2).shape(32)
     ((4, 8), (2, 16))
@@ -51,7 +52,7 @@ class Torus(Topology):
         return rows, n // rows
 
     def matrix(self, n: int, step: int = 0) -> Tensor:
-        """Fifths."""
+        """One fifth at home and from each of four neighbours."""
         rows, columns = self.shape(n)
         down, right = circulant(rows, {1: 0.2, -1: 0.2}), circulant(columns, {1: 0.2, -1: 0.2})
         eye = 0.2 * torch.eye(n, dtype=torch.float64)

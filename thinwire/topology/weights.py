@@ -1,7 +1,7 @@
-"""A W of your own, for the number of ranks it has rows.
+"""A W of your own, for as many ranks as it has rows.
 
-Given as nested tuples, lists, an array or a tensor; kept as a text with a semicolon between rows, so that it goes
-into ids and JSON. Digits are those that read back as the same float64.
+It is given as nested tuples, lists, an array or a tensor, and kept as a text with a semicolon between rows, so that
+it goes into ids and JSON. Digits are those that read back as the same float64.
 
 >>> Weights(((0.75, 0.25), (0.25, 0.75)))
 Weights(rows='0.75 0.25; 0.25 0.75', directed=False)
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Weights(Topology):
-    """`rows[i][j]` is W[i, j]: what rank i takes from rank j. `directed`: columns sum to one, for push-sum."""
+    """`rows[i][j]` is W[i, j], what rank i takes from rank j. With `directed`, columns sum to one, for push-sum."""
 
     name: ClassVar[str] = "weights"
-    rows: str | Sequence[Sequence[float]] = ()  # refused, with the line to write
+    rows: str | Sequence[Sequence[float]] = ()  # empty is refused, with the line to write
     directed: bool = False
 
     def __post_init__(self) -> None:
