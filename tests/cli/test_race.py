@@ -122,7 +122,7 @@ def test_one_that_is_not_finite_loses_alone(monkeypatch: pytest.MonkeyPatch, tmp
         (["--seed", "-1"], "seeds from 0 up"),
         (["--lr", "-0.1"], "write --lr 0.05"),
         (["--lr", "0.1", "--tune"], "leave --lr out"),
-        (["--plot", "plot.txt"], "plot.txt is no plot"),
+        (["--plot", "plot.txt"], "plot.txt is not a plot"),
         (["--data", "/nowhere"], "leave --data out"),
         (["--from", "/nowhere/rows.csv"], "/nowhere/rows.csv"),
         (["--from", "rows.csv", "--plot", "plot.svg"], "leave it out to race"),

@@ -214,7 +214,7 @@ def test_bad_peers_and_sizes() -> None:
     ):
         with pytest.raises(ValueError, match="rank 0 of 2 cannot talk to rank"):
             call()
-    with pytest.raises(ValueError, match="one tensor a rank: 2; got 1"):
+    with pytest.raises(ValueError, match="one tensor per rank: 2; got 1"):
         comm.all_to_all([one(1)])
 
     async def program(comm: Comm) -> None:

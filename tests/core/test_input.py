@@ -52,7 +52,7 @@ def test_zero_elements_travel() -> None:
 def test_layout_and_tensor_disagree() -> None:
     with pytest.raises(ValueError, match="the layout has 5 elements but the tensor has 4"):
         Qsgd(bits=4).encode(torch.ones(4), Layout.flat(5))
-    with pytest.raises(ValueError, match="one shape a name"):
+    with pytest.raises(ValueError, match="a shape for each name"):
         Layout(("a",), ())
 
 

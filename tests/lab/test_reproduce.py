@@ -160,7 +160,7 @@ def test_processes_keep_the_order() -> None:
         (["deepsqueeze", "--epochs", "0"], "write --epochs 20"),
         (["deepsqueeze", "--seeds", "0"], "--seeds 3"),
         (["deepsqueeze", "--method", "choco"], "did you mean 'choco-sgd'"),
-        (["deepsqueeze", "--plot", "plot.txt"], "plot.txt is no plot"),
+        (["deepsqueeze", "--plot", "plot.txt"], "plot.txt is not a plot"),
         (["deepsqueeze", "--data", "/nowhere"], "leave --data out"),
         (["deepsqueeze", "--from", "/nowhere/rows.csv"], "/nowhere/rows.csv"),
     ],

@@ -1,4 +1,4 @@
-"""Channel: a compressor, the memory around it and the codec behind it; one direction of one exchange."""
+"""Channel: a compressor, the memory around it and the codec after it, for one direction of one exchange."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUCKET = 1 << 20  # elements for which facts that depend on d are judged
 class Channel(Config):
     """`compressor` says what is lost, `memory` what is kept of it, `codec` how the symbols become bytes.
 
-    `crc=False` leaves the body out of the checksum (the header stays covered).
+    `crc=False` leaves the body out of the checksum, which then covers the header only.
     """
 
     name: ClassVar[str] = "channel"
@@ -67,16 +67,16 @@ class Channel(Config):
 
     @property
     def predictable(self) -> bool:
-        """Whether a receiver knows the size of every payload before it comes."""
+        """Whether a receiver knows the size of every payload before it arrives."""
         return self.encoder.fixed_size and not self.memory.skips
 
     @property
     def sends_always(self) -> bool:
-        """Whether there is a payload from every rank in every step, of `nbytes` at most."""
+        """Whether every rank sends a payload of at most `nbytes` in every step."""
         return not self.memory.skips
 
     def nbytes(self, layout: Layout) -> int:
-        """Bytes of a whole payload: exact where `predictable`, else the most it can be."""
+        """Bytes of a whole payload: exact where `predictable`, otherwise an upper bound."""
         return HEADER.size + self.encoder.nbytes(layout)
 
     def send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
@@ -103,7 +103,8 @@ class Channel(Config):
         return payload
 
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:
-        """The mean of what arrived, decoded in order and through the receiver's memory; nothing counts as zero.
+        """The mean of what arrived, decoded in order and through the receiver's memory; an empty message counts as
+        zero.
 
         `out` is overwritten; without it a new tensor is made.
         """
@@ -119,7 +120,7 @@ class Channel(Config):
 
 
 def empty(like: Tensor) -> Tensor:
-    """What a rank with nothing worth sending sends."""
+    """The empty message of a rank with nothing worth sending."""
     return torch.empty(0, dtype=torch.uint8, device=like.device)
 
 

@@ -1,4 +1,4 @@
-"""Clock: what was done when. Exchanges mark their passes, drivers the time on the wire; the engine reads it."""
+"""Clock: what was done when. Exchanges mark their passes and drivers the time on the wire; the engine reads both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 
 
 class Span(NamedTuple):
-    """One piece of work: `what` is encode, wire, decode, or a mark of the engine's."""
+    """One piece of work: `what` is encode, wire, decode, or a mark that the engine made."""
 
     what: str
     start: float  # seconds of time.perf_counter
@@ -35,7 +35,7 @@ class Running:
 @final
 @dataclass
 class Clock:
-    """Spans of one chunk of one bucket, in the order in which they ended."""
+    """The spans of one chunk of one bucket, in the order in which they ended."""
 
     bucket: int = 0
     chunk: int = 0
@@ -46,6 +46,6 @@ class Clock:
         return Running(self, what)
 
     def mark(self, what: str) -> None:
-        """A span without length: that something happened now."""
+        """Record a span without length, for something that happens now."""
         now = perf_counter()
         self.spans.append(Span(what, now, now, self.bucket, self.chunk))

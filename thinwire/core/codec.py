@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Codec(Config, ABC):
-    """Symbols 0 .. 2^width - 1, one byte each, to fewer bytes and back without loss."""
+    """Turns symbols 0 .. 2^width - 1, one byte each, into fewer bytes and back without loss."""
 
     @abstractmethod
     def bound(self, n: int, width: int) -> int:
@@ -25,16 +25,16 @@ class Codec(Config, ABC):
 
     @abstractmethod
     def unpack(self, data: Tensor, n: int, width: int) -> Tensor:
-        """The `n` symbols of `data`, uint8; `PayloadError` when `data` cannot be such bytes."""
+        """The `n` symbols of `data`, uint8; raises `PayloadError` when `data` cannot be theirs."""
 
     def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
-        """`pack` into `out`; the bytes used."""
+        """Pack into `out`; returns the bytes used."""
         data = self.pack(symbols, width)
         out[: data.numel()].copy_(data)
         return data.numel()
 
     def read(self, data: Tensor, width: int, out: Tensor) -> None:
-        """`unpack` as many symbols as `out` holds into it."""
+        """Unpack as many symbols into `out` as it holds."""
         symbols = self.unpack(data, out.numel(), width)
         if symbols.numel() != out.numel():
             raise PayloadError(f"{self.id} gave {symbols.numel()} symbols for {out.numel()} elements")

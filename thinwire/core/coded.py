@@ -1,4 +1,4 @@
-"""Coded: a compressor whose symbols go through a codec instead of fields of equal width.
+"""Coded: a compressor whose symbols go through a codec instead of into fields of equal width.
 
 The body is the compressor's side information (scales), then the codec's bytes; its size depends on the data.
 """
@@ -31,7 +31,7 @@ class SymbolCompressor(Compressor):
 
     @abstractmethod
     def side_bytes(self, layout: Layout) -> int:
-        """Bytes of what is sent beside the symbols."""
+        """Bytes of what is sent besides the symbols."""
 
     @abstractmethod
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:
@@ -47,13 +47,13 @@ class SymbolCompressor(Compressor):
 
 
 class FeedbackSymbols(SymbolCompressor):
-    """A compressor whose pass that makes symbols can also keep the error."""
+    """A compressor that can keep the error in the pass that makes symbols."""
 
     @abstractmethod
     def write_symbols_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, side: Tensor, e: Tensor, alpha: float, beta: float
     ) -> Tensor:
-        """`write_symbols` of p = x + alpha e; then e = beta e + (x - decoded p), in place."""
+        """Call `write_symbols` with p = x + alpha e; then e = beta e + (x - decoded p), in place."""
 
 
 @final
@@ -75,23 +75,23 @@ class Coded(Compressor):
 
     @property
     def unbiased(self) -> bool:
-        """As the compressor."""
+        """Whether the compressor is."""
         return self.compressor.unbiased
 
     def omega(self, d: int) -> float | None:
-        """As the compressor."""
+        """The compressor's omega."""
         return self.compressor.omega(d)
 
     def delta(self, d: int) -> float | None:
-        """As the compressor."""
+        """The compressor's delta."""
         return self.compressor.delta(d)
 
     def nbytes(self, layout: Layout) -> int:
-        """Side information and the codec's bound."""
+        """The bytes of the side information, and the codec's bound."""
         return self.compressor.side_bytes(layout) + self.codec.bound(layout.numel, self.compressor.width)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Side information, then the codec's bytes."""
+        """Write the side information, then the codec's bytes."""
         side = self.compressor.side_bytes(layout)
         symbols = self.compressor.write_symbols(x, layout, key, body[:side])
         return side + self.codec.write(symbols, self.compressor.width, body[side:])
@@ -99,7 +99,7 @@ class Coded(Compressor):
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
     ) -> int | None:
-        """The codec loses nothing, so the error is known before it runs."""
+        """Encode, and keep the error, which is known before the codec runs because the codec loses nothing."""
         if not isinstance(self.compressor, FeedbackSymbols):
             return super().write_with_feedback(x, layout, key, body, e, alpha, beta)
         side = self.compressor.side_bytes(layout)
@@ -115,7 +115,7 @@ class Coded(Compressor):
         self.compressor.put_symbols(*self._read(body, layout), layout, out, weight)
 
     def _read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Side information and symbols."""
+        """The side information and the symbols of a body."""
         side = self.compressor.side_bytes(layout)
         if body.numel() < side:
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")

@@ -1,4 +1,4 @@
-"""Compressor: a lossy, stateless map from a vector to a payload and back. A new one is three small methods."""
+"""Compressor: a lossy, stateless map from a vector to a payload and back. A new one needs three small methods."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Compressor(Config, ABC):
-    """Write `nbytes`, `write` and `add`, and declare the facts; `encode` and `decode` are given.
+    """A subclass writes `nbytes`, `write` and `add`, and declares the facts; `encode` and `decode` are given.
 
     Subclasses are frozen dataclasses and final. They hold no state and draw noise only from the key.
     """
 
     linear: ClassVar[bool] = False
-    """Bodies are float32 vectors whose sum decodes to the sum: they may be added on the wire."""
+    """Whether bodies are float32 vectors whose sum decodes to the sum, so that they may be added on the wire."""
     fixed_size: ClassVar[bool] = True
-    """`nbytes` is exact, so peers need not exchange sizes."""
+    """Whether `nbytes` is exact, so that peers need not exchange sizes."""
     keeps_scale: ClassVar[bool] = True
-    """C(a x) grows with a. Error feedback needs it."""
+    """Whether C(a x) grows with a, which error feedback needs."""
 
     @property
     @abstractmethod
     def unbiased(self) -> bool:
-        """E[C(x)] = x, to the precision of float32."""
+        """Whether E[C(x)] = x, to the precision of float32."""
 
     @abstractmethod
     def omega(self, d: int) -> float | None:
-        """If unbiased: E|C(x) - x|^2 <= omega |x|^2 for every x of d elements. None: no such bound."""
+        """If unbiased: E|C(x) - x|^2 <= omega |x|^2 for every x of d elements. None if there is no such bound."""
 
     @abstractmethod
     def delta(self, d: int) -> float | None:
-        """If a contraction: E|C(x) - x|^2 <= (1 - delta) |x|^2, 0 < delta <= 1. None: not a contraction."""
+        """If a contraction: E|C(x) - x|^2 <= (1 - delta) |x|^2, 0 < delta <= 1. None if not."""
 
     @abstractmethod
     def nbytes(self, layout: Layout) -> int:
-        """Bytes of the body: exact where `fixed_size`, else the most it can be."""
+        """Bytes of the body: exact where `fixed_size`, otherwise an upper bound."""
 
     @abstractmethod
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
@@ -54,16 +54,16 @@ class Compressor(Config, ABC):
 
     @abstractmethod
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """`out += weight * decoded`, in place. `key` is the sender's: what it drew can be drawn again."""
+        """`out += weight * decoded`, in place. `key` is the sender's, so that what it drew can be drawn again."""
 
     def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """`out = weight * decoded`: `add` to nothing. Where a pass can leave `out` unread, it may be written anew."""
+        """`out = weight * decoded`, by `add` to zeros. A subclass whose pass need not read `out` may replace it."""
         self.add(body, layout, key, out.zero_(), weight)
 
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
     ) -> int | None:
-        """`write` of p = x + alpha e; then e = beta e + (x - decoded p), in place. Where p is not finite e stays."""
+        """Write p = x + alpha e; then e = beta e + (x - decoded p), in place. Where p is not finite, e stays."""
         wide = x.float()
         used = self.write(wide + e * alpha, layout, key, body)
         sent = torch.zeros_like(wide)
@@ -112,8 +112,8 @@ class Compressor(Config, ABC):
     ) -> None:
         """`out += weight * decode(payload)`, in place, after every check of the payload.
 
-        With a key, step, bucket and hop must be the key's, and its seed is the sender's. With `fresh`, what was in
-        `out` counts as zero.
+        With a key, step, bucket and hop must be those of the key, and its seed is the sender's. With `fresh`, what
+        was in `out` counts as zero.
         """
         header = _payload(payload).open(scheme(self, layout), key=key)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
@@ -133,7 +133,7 @@ class Compressor(Config, ABC):
 
 
 class Biased(Compressor):
-    """A compressor that is not right on average: it has no omega, and may be a contraction."""
+    """A compressor that is not right on average. It has no omega, but may be a contraction."""
 
     @final
     @property
@@ -143,7 +143,7 @@ class Biased(Compressor):
 
     @final
     def omega(self, d: int) -> float | None:
-        """Only what is unbiased has one."""
+        """None, since only unbiased compressors have one."""
         return None
 
 
@@ -170,7 +170,7 @@ class FusedCompressor(Compressor):
 
     @final
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """`write_fused` with nothing else in the pass."""
+        """Call `write_fused` without a residual or a checksum."""
         self.write_fused(x, layout, key, body)
         return None
 
@@ -204,7 +204,7 @@ def encode_with_feedback(
 
 
 def scheme(compressor: Compressor, layout: Layout) -> int:
-    """A 32-bit name of the compressor, all its settings and the shapes it was used on, carried in the header."""
+    """A 32-bit digest of the compressor, its settings and the shapes that it is used on, carried in the header."""
     return (compressor.digest + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from thinwire.core.registry import Registry, suggest
 
 TYPES: Registry[Config] = Registry("config", "thinwire.configs")
-"""Every config class by its name: what JSON refers to."""
+"""Every config class by its name, to which JSON refers."""
 
 
 class Config:
@@ -41,7 +41,7 @@ class Config:
 
 
 def make_id(name: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
-    """`name:key=value,...` from the settings, each (value, default), that differ from their defaults."""
+    """`name:key=value,...` of those settings, each (value, default), that differ from their defaults."""
     parts = [f"{key}={_word(value)}" for key, (value, default) in settings.items() if value != default]
     return name + (":" + ",".join(parts) if parts else "")
 

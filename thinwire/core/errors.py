@@ -1,4 +1,4 @@
-"""What thinwire raises beyond ValueError and TypeError."""
+"""What thinwire raises besides ValueError and TypeError."""
 
 
 class PayloadError(ValueError):
@@ -10,7 +10,7 @@ class DeadlockError(RuntimeError):
 
 
 class PeerError(RuntimeError):
-    """Another rank has ended, hangs, or failed; `ranks` are those that did not answer."""
+    """Another rank has ended, has failed or hangs; `ranks` are those that did not answer."""
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)

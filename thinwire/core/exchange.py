@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 class Exchange(Config, ABC):
     """The central protocol: one call exchanges one vector.
 
-    State is a flat dict: "send." or "recv." and the memory's own names behind the prefix of a hop.
+    State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name.
     """
 
     whole_tensors: ClassVar[bool] = False
-    """Needs tensors whole, as matrices: the engine does not cut its buckets into chunks."""
+    """Whether tensors must stay whole, as matrices, so that the engine does not cut the buckets into chunks."""
 
     @property
     @abstractmethod
     def hops(self) -> dict[str, Channel]:
-        """What travels, by the prefix of each hop's state: where facts about bits and bias are read from."""
+        """The channel of each hop, by the prefix of its state. Facts about bits and bias are read from here."""
 
     @property
     @final
@@ -38,7 +38,7 @@ class Exchange(Config, ABC):
 
     @property
     def keeps_scale(self) -> bool:
-        """Whether the result grows with what goes in, as a gradient does and a vote does not."""
+        """Whether the result grows with its input, as a mean of gradients does and a vote does not."""
         return all(channel.compressor.keeps_scale for channel in self.channels)
 
     @abstractmethod
@@ -47,14 +47,14 @@ class Exchange(Config, ABC):
 
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be."""
+        """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be changed."""
 
     def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
         """Which elements the state tensor `name` covers on this rank."""
         return 0, layout.numel
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
-        """The groups of ranks, beside all of them, that talk among themselves."""
+        """The groups of ranks that talk among themselves, besides the group of all."""
         return []
 
     @final
@@ -65,7 +65,7 @@ class Exchange(Config, ABC):
 
 
 def part(state: State, prefix: str, start: int | None = None, stop: int | None = None) -> State:
-    """The entries under a prefix, without it, and the given elements of them: views, so changes are seen."""
+    """Views of the entries under a prefix, named without it and cut to the given elements."""
     return {name[len(prefix) :]: t[start:stop] for name, t in state.items() if name.startswith(prefix)}
 
 

@@ -1,4 +1,4 @@
-"""What a compressor loses of a Gaussian vector: bounds for the worst vector are often far from what is seen."""
+"""What a compressor loses of a Gaussian vector: bounds for the worst vector are often far from what is observed."""
 
 from __future__ import annotations
 

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Memory(Config, ABC):
-    """Sender: `before`, then `after`. Receiver: `receive`, linear in what it gets.
+    """The sender calls `before`, then `after`; the receiver calls `receive`, which is linear in what it gets.
 
     A memory that `skips` is asked twice whether a round is worth sending: by `before`, and by `worth` once it can see
     what the receivers would decode.
 
-    The two halves have a state each. Every tensor of a state has one entry an element of the vector, so that the
+    Each half has its own state. Every tensor of a state has one entry per element of the vector, so that the
     engine can cut it, store it by parameter and restore it under another plan.
     """
 
     skips: ClassVar[bool] = False
-    """`before` may return None, or `worth` False, and nothing is sent."""
+    """Whether `before` may return None, or `worth` False, so that nothing is sent."""
     needs_scale: ClassVar[bool] = False
-    """What is decoded must grow with what was sent, or the memory never settles."""
+    """Whether what is decoded must grow with what was sent, since the memory would otherwise never settle."""
 
     @property
     def motion(self) -> int:
@@ -43,14 +43,14 @@ class Memory(Config, ABC):
         return {}
 
     def rescale(self, state: State, factor: float) -> None:
-        """The learning rate has changed by 1/`factor`: the sender's state, in place."""
+        """Adapt the sender's state, in place, to a learning rate that has changed by 1/`factor`."""
 
     @abstractmethod
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
-        """What to encode in place of `x`; None when nothing is worth sending."""
+        """The vector to encode instead of `x`; None when nothing is worth sending."""
 
     def worth(self, x: Tensor, sent: Tensor, state: State, ctx: Context) -> bool:
-        """Whether `sent`, what the receivers would decode, is worth sending; if not, there is no `after`."""
+        """Whether `sent`, which the receivers would decode, is worth sending; if not, `after` is not called."""
         return True
 
     @abstractmethod
@@ -78,8 +78,8 @@ class NoMemory(Memory):
         return x
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """What came."""
+        """What arrived, unchanged."""
         return got

@@ -1,4 +1,4 @@
-"""Payload: one contiguous uint8 tensor, a 32-byte header and a body. docs/wire-format.md has the table."""
+"""Payload: one contiguous uint8 tensor, a 32-byte header and a body. docs/wire-format.md describes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAGIC = b"thin"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
-BODY_BYTES = 7  # which field of the header
+BODY_BYTES = 7  # the index of this field in the header
 
 
 class Header(NamedTuple):
@@ -42,7 +42,7 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """What crosses the network. `data` is the whole of it; `body` is what the compressor wrote."""
+    """What crosses the network. `data` is all of it; `body` is what the compressor wrote."""
 
     data: Tensor  # (32 + body bytes,) uint8, contiguous
 
@@ -53,14 +53,14 @@ class Payload:
 
     @classmethod
     def at_start(cls, data: Tensor) -> Payload:
-        """The payload at the start of a buffer that may be longer: as long as its header says."""
+        """The payload at the start of a buffer that may be longer; its header says how long it is."""
         if data.numel() < HEADER.size:
             return cls(data)
         return cls(data[: HEADER.size + HEADER.unpack(_get(data, HEADER.size))[BODY_BYTES]])
 
     @property
     def body(self) -> Tensor:
-        """The bytes behind the header: a view."""
+        """A view of the bytes after the header."""
         return self.data[HEADER.size :]
 
     @property
@@ -69,7 +69,7 @@ class Payload:
         return self.data.numel()
 
     def aligned(self) -> Payload:
-        """The same bytes at an address where numbers can be read in place; a copy only where it must be."""
+        """The same bytes at an address where numbers can be read in place; copied only if necessary."""
         return self if self.data.data_ptr() % 8 == 0 else Payload(self.data.clone())
 
     def trim(self, used: int | None) -> Payload:
@@ -107,7 +107,7 @@ class Payload:
         if body_bytes != data.numel() - HEADER.size:
             raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
         if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(self._covered(crc=bool(flags & CHECKED))):
-            raise PayloadError("the checksum does not match: the payload was damaged on its way")
+            raise PayloadError("the checksum does not match: the payload was damaged on the way")
         if made_by != scheme:
             raise PayloadError(
                 f"made by another compressor or for another layout (scheme {made_by:#010x}, expected {scheme:#010x})"
@@ -120,10 +120,10 @@ class Payload:
         return Header(rank, step, bucket, hop)
 
     def _covered(self, *, crc: bool) -> Tensor:
-        """What the checksum covers, where a processor can read it: from a GPU no more than that."""
+        """What the checksum covers, in host memory; no more than that is copied from a GPU."""
         return (self.data if crc else self.data[: HEADER.size]).cpu()
 
 
 def _get(data: Tensor, n: int) -> bytes:
-    """Read the first bytes; many times a step, so without a tensor."""
+    """Read the first bytes, without a tensor, since this happens many times per step."""
     return ctypes.string_at(data.data_ptr(), n) if data.is_cpu else data[:n].cpu().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Registries: a dict, and entry points that load when a name is asked for that is not in it."""
+"""Registries: a dict, and entry points that load when a name is asked for that the dict does not have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' with the nearest names, else the list of them."""
+    """'; did you mean ...?' with the nearest names, or else the list of all."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
     if near:
@@ -31,7 +31,7 @@ class Registry(Generic[T]):
         self._made: dict[str, Callable[..., T]] = {}
 
     def add(self, name: str, make: Callable[..., T]) -> None:
-        """Register; a name is taken once."""
+        """Register `make`; a name can be taken only once."""
         if self._made.get(name, make) is not make and not _same(self._made[name], make):
             raise ValueError(f"{self.what} '{name}' is registered twice: {self._made[name]} and {make}")
         self._made[name] = make
@@ -49,11 +49,11 @@ class Registry(Generic[T]):
         return iter(sorted({*self._made, *(p.name for p in entry_points(group=self.group))}))
 
     def parse(self, text: str) -> T:
-        """The object of an id such as `qsgd:bits=4,norm=max`. A value that is an id itself stands in parentheses."""
+        """The object of an id such as `qsgd:bits=4,norm=max`. A value that is itself an id stands in parentheses."""
         name, _, arguments = text.strip().partition(":")
         make = self[name]
         known = inspect.signature(make).parameters
-        types = get_type_hints(make)  # of a dataclass: its fields
+        types = get_type_hints(make)  # for a dataclass, its fields
         kwargs: dict[str, Any] = {}
         for part in filter(None, _split(arguments)):
             key, equals, value = (word.strip() for word in part.partition("="))
@@ -73,12 +73,12 @@ class Registry(Generic[T]):
 
 
 def _same(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
-    """dataclass(slots=...) and reloads make a class anew under the same qualified name."""
+    """Whether both are one: dataclass(slots=...) and reloads make a class again under the same qualified name."""
     return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside parentheses.
+    """Split at commas outside parentheses.
 
     >>> _split("a=1,b=(c:d=2,e=(f:g=3)),h=4")
     ['a=1', 'b=(c:d=2,e=(f:g=3))', 'h=4']
@@ -107,7 +107,7 @@ def _value(text: str) -> Any:
 
 
 def number(text: str) -> int | float | str:
-    """The number that a word is, or the word."""
+    """The number that a word stands for, or the word."""
     for kind in (int, float):
         try:
             return kind(text)

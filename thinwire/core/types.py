@@ -1,4 +1,4 @@
-"""Key, Layout, State, Context: what encoders and exchanges are told about the tensor in their hands."""
+"""Key, Layout, State, Context: what encoders and exchanges are told about the tensor that they work on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Key:
         small = 0 <= self.rank < 1 << 24 and 0 <= self.hop < 1 << 8
         words = 0 <= self.step < 1 << 32 and 0 <= self.bucket < 1 << 32 and 0 <= self.seed < 1 << 64
         if not (small and words and 0 <= self.offset < 1 << 35 and self.offset % 512 == 0):
-            self._refuse()  # apart from the above: keys are made many times a step
+            self._refuse()  # a separate method, since keys are made many times per step
 
     def _refuse(self) -> None:
         for value, (name, limit) in zip(
@@ -59,7 +59,7 @@ class Key:
         raise ValueError(f"Key(offset={self.offset}) must be a multiple of 512, the size of a tile")
 
     def fold(self, **changes: int) -> Key:
-        """The same key with other fields."""
+        """The same key with some fields replaced."""
         return replace(self, **changes)
 
     def words(self) -> list[int]:
@@ -82,7 +82,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.shapes):
-            raise ValueError(f"Layout needs one shape a name; got {len(self.names)} names, {len(self.shapes)} shapes")
+            raise ValueError(
+                f"Layout needs a shape for each name; got {len(self.names)} names, {len(self.shapes)} shapes"
+            )
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> Layout:
@@ -100,7 +102,7 @@ class Layout:
 
     @cached_property
     def _hash(self) -> int:
-        """Kept: layouts are long, and looked up at every step. Of bytes: it may be pickled into another process."""
+        """Kept, since layouts are long and looked up at every step; of bytes, since it may go to another process."""
         return zlib.crc32(repr((self.names, self.shapes)).encode())
 
     @cached_property
@@ -142,7 +144,7 @@ class Layout:
         return torch.tensor(sorted(edges), dtype=torch.int64)
 
     def cut(self, start: int, stop: int) -> Layout:
-        """The layout of elements `start` to `stop`. Of a matrix that is cut, whole rows stay rows.
+        """The layout of elements `start` to `stop`. The whole rows of a matrix that is cut stay rows.
 
         >>> Layout(("w", "b"), ((4, 3), (2,))).cut(2, 13)
         Layout(names=('w', 'w', 'b'), shapes=((1,), (3, 3), (1,)))
@@ -182,7 +184,7 @@ class Context:
     clock: Clock = field(default_factory=Clock)
     lr: float = 1.0
     before: Tensor | None = None
-    """Where models are exchanged: the model before the local step."""
+    """The model before the local step, where models are exchanged."""
     motion: tuple[float, ...] = ()
-    """Of the last parameter steps, newest first, for memories that ask: the mean square over all elements of
-    step / lr. Times the elements of a vector it is the vector's share of the squared length."""
+    """The last parameter steps, newest first, for memories that ask: each the mean square over all elements of
+    step / lr. Multiplied by the elements of a vector it is the vector's share of the squared length."""

@@ -1,4 +1,4 @@
-"""Who talks to whom, one architecture a file."""
+"""Who talks to whom, one architecture per file."""
 
 from thinwire.core.exchange import Exchange
 from thinwire.exchange.admm import Admm

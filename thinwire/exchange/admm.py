@@ -1,37 +1,39 @@
-"""Admm: ranks minimise in turn their loss and what pulls them to their neighbours. D-ADMM and ADMM over edges.
+"""Admm: ranks take turns to minimise their loss plus a term that pulls them to their neighbours. D-ADMM and ADMM over
+edges.
 
-Sends x_i once to each neighbour and round: 2 |E| messages in all. With N_i the neighbours of rank i, D_i how many
-they are, `earlier` those whose turn comes before that of i, and f_i the loss of its data:
+Sends x_i once per round to each neighbour: 2 |E| messages in all. With N_i the neighbours of rank i, D_i their
+number, `earlier` those whose turn comes before that of i, and f_i the loss on its data:
 
     v_i     = gamma_i - rho (sum_{j earlier} x_j(new) + sum_{j later} x_j(old))
     x_i     = argmin f_i(x) + v_i'x + (D_i rho / 2) |x|^2
     gamma_i = gamma_i + rho sum_{j in N_i} (x_i - x_j)
 
-Turns by the colours of the graph, neighbours of different ones, are D-ADMM; turns by the number of the rank are ADMM
-over edges. There every edge j < i has a dual l_ji, and x_i minimises, with P the earlier and S the later neighbours,
+Turns by colour, where neighbours have different colours, give D-ADMM; turns by rank number give ADMM over edges.
+There every edge j < i has a dual l_ji, and x_i minimises, with P the earlier and S the later neighbours,
 
     f_i(x) + rho/2 sum_P |x_j - x - l_ji / rho|^2 + rho/2 sum_S |x - x_j - l_ij / rho|^2,    l_ji -= rho (x_j - x_i)
 
-Proof that this is the same: both squares have the x-terms rho/2 |x|^2 - rho x_j'x, and l_ji'x in P, -l_ij'x in S, so
-gamma_i is sum_P l_ji - sum_S l_ij; and both duals, with these signs, change it by rho (x_i - x_j).
+Proof that the two are the same: both squares have the x-terms rho/2 |x|^2 - rho x_j'x, with l_ji'x in P and -l_ij'x
+in S, so gamma_i is sum_P l_ji - sum_S l_ij; and both duals, with these signs, change it by rho (x_i - x_j).
 
-A round, so that every message of a round is received in that round and no send waits for the next one:
+A round has three parts, so that every message is received in its own round and no send waits for the next one:
 
     begin   receive from the earlier neighbours, who are in `tell`
     tell    send to the later neighbours, who are in `begin` of the same round
     hear    send to the earlier neighbours and receive from the later ones, all of whom are in `hear` or will be
 
-Wherever x_j stands it is what is decoded from rank j, of this rank itself, too: so gamma_i always sum to zero.
+Wherever x_j stands it is what is decoded from rank j, including this rank itself, so that the gamma_i sum to zero.
 
-State, zero at the start: "gamma"; "linear", v_i; and "heard", between rounds sum_{j later} (x_j - x_i), in a round
-sum_{j earlier} x_j.
+State, zero at the start: "gamma"; "linear", which is v_i; and "heard", which between rounds is
+sum_{j later} (x_j - x_i), and within a round sum_{j earlier} x_j.
 
 Reference: Mota, Xavier, Aguiar, Puschel, "D-ADMM: a communication-efficient distributed algorithm for separable
 optimization", IEEE Transactions on Signal Processing 2013, arXiv 1202.2805. Wei, Ozdaglar, "Distributed alternating
 direction method of multipliers", CDC 2012.
 
 Departs from the papers: the argmin is that of a few optimizer steps; messages may be compressed (any channel without
-a memory), of which the papers say nothing. `wire="fp64"` sends float64 as it is, for tests and small convex problems.
+a memory), which the papers do not consider. `wire="fp64"` sends float64 as it is, for tests and small convex
+problems.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ Order = Literal["colour", "index"]
 
 
 class Sides(NamedTuple):
-    """The neighbours of a rank by whose turn is first."""
+    """The neighbours of a rank whose turns come before its own, and those whose turns come after."""
 
     earlier: tuple[int, ...]
     later: tuple[int, ...]
@@ -74,7 +76,7 @@ class Sides(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Admm(Proximal):
-    """ADMM on a graph, in turns of `order`; `rho` is how hard a neighbour pulls."""
+    """ADMM on a graph, with turns by `order`; `rho` is how hard a neighbour pulls."""
 
     name: ClassVar[str] = "admm"
     channel: Channel = field(default_factory=identity)
@@ -102,21 +104,21 @@ class Admm(Proximal):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def plain(self) -> Admm:
-        """The same turns, float32."""
+        """The same turns in float32."""
         return Admm(topology=self.topology, rho=self.rho, order=self.order)
 
     @property
     def can_drop(self) -> str:
-        """The duals of an edge belong to both of its ends."""
-        return "write d_psgd(every=...), which keeps nothing of its neighbours"
+        """No: the duals of an edge belong to both of its ends."""
+        return "write d_psgd(every=...), which keeps nothing about its neighbours"
 
     def check(self, n: int) -> None:
-        """Fixed edges that go both ways."""
+        """Refuse a graph whose edges change or have a direction."""
         if self.topology.directed:
             raise ValueError(
                 f"ADMM talks both ways along an edge, and {self.topology!r} is directed; write topology=Ring()"
@@ -128,11 +130,11 @@ class Admm(Proximal):
         return self.rho * len(self.topology.around(rank, n).peers)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """Zero while all models are equal."""
+        """Zeros, since all models are equal at the start."""
         return {name: torch.zeros(layout.numel, device=device) for name in ("gamma", "linear", "heard")}
 
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
-        """v_i, once the earlier neighbours have moved."""
+        """Compute v_i, once the earlier neighbours have moved."""
         near = self._sides(ctx)
         early = self._sum(await self._swap(None, (), near.earlier, x, ctx), x, ctx)
         late = state["heard"] + len(near.later) * x
@@ -140,13 +142,13 @@ class Admm(Proximal):
         state["heard"].copy_(early)
 
     async def tell(self, x: Tensor, state: State, ctx: Context) -> None:
-        """X_i to the later neighbours."""
+        """Send x_i to the later neighbours."""
         await self._swap(self._message(x, ctx), self._sides(ctx).later, (), x, ctx)
 
     async def hear(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """gamma_i, once the later neighbours have moved; x_i stays."""
+        """Update gamma_i, once the later neighbours have moved; x_i stays."""
         near = self._sides(ctx)
-        message = self._message(x, ctx)  # the bits of `tell`: no memory, the same key
+        message = self._message(x, ctx)  # the same bits as in `tell`: there is no memory, and the key is the same
         mine = self._sum({ctx.comm.rank: message}, x, ctx)
         late = self._sum(await self._swap(message, near.earlier, near.later, x, ctx), x, ctx)
         apart = (len(near.earlier) * mine - state["heard"]) + (len(near.later) * mine - late)
@@ -160,7 +162,7 @@ class Admm(Proximal):
     async def _swap(
         self, message: Tensor | None, peers: Sequence[int], sources: Sequence[int], x: Tensor, ctx: Context
     ) -> dict[int, Tensor]:
-        """What the sources sent. Without a message there is still its size, which tells how much comes."""
+        """What the sources sent. Where there is no message, an unset one of its size tells how much will arrive."""
         known = self.wire == "fp64" or self.channel.predictable
         if message is None:
             size = 8 * x.numel() if self.wire == "fp64" else self.channel.nbytes(ctx.layout)
@@ -175,7 +177,7 @@ class Admm(Proximal):
         return payload.data
 
     def _sum(self, messages: dict[int, Tensor], x: Tensor, ctx: Context) -> Tensor:
-        """Of what is decoded, in the order of the ranks and the precision of `x`."""
+        """The sum of what is decoded, in rank order and in the precision of `x`."""
         if self.wire == "fp64":
             total = torch.zeros_like(x, dtype=torch.float64)
             for j in sorted(messages):
@@ -187,7 +189,7 @@ class Admm(Proximal):
 
 @lru_cache(maxsize=256)
 def sides(topology: Topology, n: int, order: Order) -> list[Sides]:
-    """Every rank's neighbours, before and after it.
+    """Every rank's neighbours before and after it.
 
     >>> sides(Ring(), 6, "colour")[:2], sides(Ring(), 6, "index")[1]
     ([Sides(earlier=(), later=(1, 5)), Sides(earlier=(0, 2), later=())], Sides(earlier=(0,), later=(2,)))

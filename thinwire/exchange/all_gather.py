@@ -1,6 +1,6 @@
 """All-gather: every rank broadcasts its payload; every rank decodes them all, in rank order.
 
-Sends (n-1) payloads a step and rank. Works for every compressor; all ranks add the same floats in the same order,
+Sends n-1 payloads per rank and step. Works for every compressor; all ranks add the same floats in the same order,
 so replicas stay bitwise equal. A rank whose memory skips the round sends nothing and counts as zero.
 """
 
@@ -37,7 +37,7 @@ class AllGather(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:

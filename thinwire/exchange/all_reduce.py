@@ -1,7 +1,7 @@
-"""All-reduce: bodies are summed on the wire. Only linear compressors can: Q(a) + Q(b) must decode to a + b.
+"""All-reduce: bodies are summed on the wire. It takes linear compressors only: Q(a) + Q(b) must decode to a + b.
 
-Sends 2 (n-1)/n of a body a step and rank, in float32 or, with `wire`, in 16 bits an element. Every rank divides by n
-before the sum, so that 16-bit sums overflow no sooner than their mean.
+Sends 2 (n-1)/n of a body per rank and step, in float32 or, with `wire`, in 16 bits per element. Every rank divides by
+n before the sum, so that 16-bit sums overflow no sooner than their mean.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AllReduce(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property

@@ -1,10 +1,10 @@
 """DCD-PSGD: ranks send how much their model changes, so that all neighbours know it as exactly as its owner does.
 
-Sends C(d_i + x_half_i - x_i), one payload a neighbour and step. With u_i = x_half_i - x_i the local update:
+Sends C(d_i + x_half_i - x_i), one payload per neighbour and step. With u_i = x_half_i - x_i the local update:
 
     q_i = C(sum_j W_ij (x_j - x_i) + u_i),    x_i = x_i + q_i
 
-A model moves by what was sent and by nothing else: compression errors are in it for good, and the step is unbiased
+A model moves by what was sent and by nothing else: compression errors stay in it for good, and the step is unbiased
 only where C is. d_i = sum_j W_ij (x_j - x_i) is kept, and moves by sum_j W_ij (q_j - q_i).
 
 Reference: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018,
@@ -53,29 +53,29 @@ class Dcd(Gossip):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def plain(self) -> Mix:
-        """The same graph, float32."""
+        """The same graph in float32."""
         return Mix(topology=self.topology)
 
     @property
     def can_drop(self) -> str:
-        """A sum over neighbours cannot forget one of them."""
+        """No: a sum over neighbours cannot forget one of them."""
         return "write deepsqueeze(), or choco_sgd(copies=True)"
 
     def check(self, n: int) -> None:
-        """Fixed neighbours."""
+        """Refuse a graph whose neighbours change."""
         check_fixed("DCD-PSGD", self.topology, n)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """d_i, zero while all models are equal."""
+        """d_i, which is zero while all models are equal."""
         return {"recv.pull": torch.zeros(layout.numel, device=device)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """The model moved by what was sent."""
+        """The model, moved by what was sent."""
         assert ctx.before is not None
         near, pull = self.near(ctx), state["recv.pull"]
         payload = self.channel.send((pull + (x - ctx.before)).float(), {}, ctx)

@@ -1,6 +1,6 @@
 """ECD-PSGD: ranks send extrapolated models, so that the neighbours' running average of them follows the model.
 
-Sends C(z_i), one payload a neighbour and step. In step t = 1, 2, ..., with y_j the estimate of x_j that all
+Sends C(z_i), one payload per neighbour and step. In step t = 1, 2, ..., with y_j the estimate of x_j that all
 neighbours of j keep and u_i = x_half_i - x_i the local update:
 
     x_i' = sum_j W_ij y_j + u_i
@@ -61,33 +61,33 @@ class Ecd(Gossip):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def plain(self) -> Mix:
-        """The same graph, float32."""
+        """The same graph in float32."""
         return Mix(topology=self.topology)
 
     @property
     def can_drop(self) -> str:
-        """A sum over neighbours cannot forget one of them."""
+        """No: a sum over neighbours cannot forget one of them."""
         return "write deepsqueeze(), or choco_sgd(copies=True)"
 
     def check(self, n: int) -> None:
-        """Fixed neighbours."""
+        """Refuse a graph whose neighbours change."""
         check_fixed("ECD-PSGD", self.topology, n)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """s_i."""
+        """Room for s_i."""
         return {"recv.estimate": torch.zeros(layout.numel, device=device)}
 
     def start(self, x: Tensor, state: State) -> None:
-        """Every estimate is the common model."""
+        """Start every estimate at the common model."""
         state["recv.estimate"].copy_(x)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """x_i'."""
+        """The new model x_i'."""
         assert ctx.before is not None
         near, s, t = self.near(ctx), state["recv.estimate"], ctx.key.step + 1
         new = s.to(x.dtype) + (x - ctx.before)

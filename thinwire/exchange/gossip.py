@@ -3,7 +3,7 @@
     x      the model before the local step, `ctx.before`
     x_half the model after it, what the exchange is given; x_half - x is the local update, -lr g for plain SGD
 
-The result is the model to go on with. Ranks differ; what every paper keeps is their mean, or says why it moves.
+The result is the model to go on with. Ranks differ; every paper keeps their mean, or says why it moves.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Gossip(Exchange):
 
     @property
     def before_step(self) -> bool:
-        """It mixes models before their local step: the engine runs it during backward, and adds the update after."""
+        """Whether models are mixed before their local step: the engine then does so during backward."""
         return False
 
     @property
     def can_drop(self) -> str:
-        """Empty where a neighbour may be dropped; else what to write instead."""
+        """Empty where a neighbour may be dropped; otherwise what to write instead."""
         return ""
 
     @property
     @abstractmethod
     def plain(self) -> Exchange:
-        """The exchange of tensors that travel uncompressed: the same graph, float32."""
+        """The exchange for tensors that travel uncompressed: the same graph in float32."""
 
     def start(self, x: Tensor, state: State) -> None:
-        """Models are `x` on every rank: what both ends of an edge remember may start there."""
+        """Models are `x` on every rank, so what both ends of an edge remember may start there."""
 
     def check(self, n: int) -> None:
         """Refuse a number of ranks that the graph or the method does not fit."""
@@ -66,7 +66,7 @@ class Gossip(Exchange):
         return sorted({(min(i, j), max(i, j)) for i, row in rows for j in row.sources})
 
     def near(self, ctx: Context) -> Around:
-        """The neighbours of this rank in this step that are not gone; the weight of those falls to this rank."""
+        """The neighbours of this rank in this step; the weight of those that are gone falls to this rank."""
         near = self.topology.around(ctx.comm.rank, ctx.comm.size, ctx.key.step)
         gone = ctx.comm.gone
         if not gone:
@@ -87,7 +87,7 @@ def check_fixed(what: str, topology: Topology, n: int) -> None:
     if topology.period(n) != 1:
         raise ValueError(
             f"{what} keeps a sum over fixed neighbours, and {topology!r} changes its edges; "
-            "write topology=Ring(), or deepsqueeze(), which keeps nothing of its neighbours"
+            "write topology=Ring(), or deepsqueeze(), which keeps nothing about its neighbours"
         )
     if topology.directed:
         raise ValueError(
@@ -105,17 +105,17 @@ def check_doubly(topology: Topology, n: int) -> None:
         if abs(float(sums[worst]) - 1) > TOLERANCE:
             raise ValueError(
                 f"row {worst} of {topology!r} sums to {float(sums[worst]):.3g}: the mean of the models would move; "
-                "write sgp(topology=...), which divides by what became of a one"
+                "write sgp(topology=...), which divides by what a one has become"
             )
 
 
 def identity() -> Channel:
-    """Float32 as it is."""
+    """Uncompressed float32."""
     return Channel(Identity())
 
 
 async def trade(channel: Channel, payload: Payload, near: Around, ctx: Context) -> dict[int, Payload]:
-    """Send to those that take from this rank; what came, by rank."""
+    """Send to those that take from this rank; returns what arrived, by rank."""
     arrived = await ctx.comm.swap(payload.data, near.peers, sources=tuple(near.sources), equal=channel.predictable)
     return {j: Payload(data) for j, data in sorted(arrived.items())}
 

@@ -1,6 +1,7 @@
-"""gTop-k: sums of k elements meet in pairs, and each pair keeps the k largest of what it has.
+"""gTop-k: sums of k elements meet in pairs, and each pair keeps the k largest of their sum.
 
-Sends k values and places in each of log2 n rounds, so n hardly matters; all ranks work in every round:
+Sends k values and places in each of log2 n rounds, so that the cost hardly grows with n; all ranks work in every
+round:
 
     p_i = x_i + e_i,   S_i = the k largest of p_i
     round r: rank i and rank i xor 2^r swap their sums; both add them and keep the k largest
@@ -8,15 +9,15 @@ Sends k values and places in each of log2 n rounds, so n hardly matters; all ran
 
 Ranks beyond the largest power of two give their S_i to a partner first and get the result from it.
 An element that a rank gave and that is dropped in any round stays in that rank's residual: every rank sees the sums
-of its own half of the tree, so it knows. What comes out and the residuals add up to what went in:
+of its own half of the tree, so it knows. The result and the residuals add up to what went in:
 n out + sum_i e_i' = sum_i (x_i + e_i).
 
 Reference: Shi, Wang, Zhao, Tang, Wang, Huang, Chu, "A distributed synchronous SGD algorithm with global top-k
 sparsification for low bandwidth networks", ICDCS 2019, arXiv 1901.04359, algorithms 2 to 4.
 
-Departs from the paper: all ranks merge, instead of a tree and a broadcast: the same sums in half the rounds. The
-paper keeps in the residual what is not among the final places; an element that was dropped on one side of the tree
-but whose place came in from the other would be lost, and is kept here. Any number of ranks.
+Departs from the paper: all ranks merge, where the paper has a tree and a broadcast: the same sums in half the rounds.
+The paper keeps in the residual what is not among the final places; an element that was dropped on one side of the
+tree but whose place came from the other would be lost, and is kept here. It takes any number of ranks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class GTopK(Exchange):
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
         rank, size = ctx.comm.rank, ctx.comm.size
-        cube = 1 << (size.bit_length() - 1)  # ranks that merge; the others are guests of theirs
+        cube = 1 << (size.bit_length() - 1)  # ranks that merge; each of the others is the guest of one
         with ctx.clock.span("encode"):
             p = x.float() + state["send.residual"]
             own = selection.top(p, self.compressor.most(x.numel()))
@@ -74,7 +75,7 @@ class GTopK(Exchange):
             kept = self._open(await self._from(rank - cube, ctx), ctx, 2)[0]
             return settle(total, kept, p, state["send.residual"], size)
 
-        given, total = [own[0]], own  # what is left of what the rank, and its guest, gave
+        given, total = [own[0]], own  # what remains of what the rank and its guest gave
         guest = rank + cube if rank + cube < size else None
         if guest is not None:
             theirs = self._open(await self._from(guest, ctx), ctx, 0)
@@ -91,7 +92,7 @@ class GTopK(Exchange):
         return settle(total, given[0], p, state["send.residual"], size)
 
     def _merge(self, a: Sparse, b: Sparse, given: list[Tensor], ctx: Context) -> Sparse:
-        """The k largest of the sum; `given` loses what is not among them."""
+        """The k largest of the sum; elements that are not among them are taken out of `given`."""
         with ctx.clock.span("decode"):
             places, values = selection.merge(a, b)
             best, values = selection.top(values, self.compressor.most(ctx.layout.numel))

@@ -1,12 +1,12 @@
-"""MARINA's exchange: all ranks send their whole vector now and then, and compressed changes of it in between.
+"""MARINA's exchange: ranks send their whole vector now and then, and compressed changes of it in between.
 
 With a coin that is the same on all ranks, of probability p (and in the first round):
 
-    heads   g = (1/n) sum_i x_i                       32 bits an element, summed on the wire
+    heads   g = (1/n) sum_i x_i                       32 bits per element, summed on the wire
     tails   g = g + (1/n) sum_i Q(x_i - x_i')         through the exchange `changes`; x_i' is the last vector
 
 Every rank keeps its last vector x_i' and the estimate g, which is the same on all. Q must be unbiased: the error of g
-then grows as a random walk in steps of the size of the changes, and ends at heads.
+then grows as a random walk whose steps have the size of the changes, until the next heads.
 
 >>> from thinwire.compressors.natural import Natural
 >>> from thinwire.core.channel import Channel
@@ -45,7 +45,7 @@ COIN = 255  # the hop that no payload has: its noise is the coin's
 @final
 @dataclass(frozen=True)
 class Marina(Exchange):
-    """Whole vectors with probability `p`, else `changes` of them."""
+    """Whole vectors with probability `p`, otherwise their `changes`."""
 
     name: ClassVar[str] = "marina"
     changes: Exchange
@@ -65,11 +65,11 @@ class Marina(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """Those of the changes."""
+        """The hops of the changes."""
         return self.changes.hops
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
-        """Those of the changes."""
+        """The groups of the changes."""
         return self.changes.groups(size)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
@@ -80,11 +80,11 @@ class Marina(Exchange):
         """The estimate of the mean over ranks."""
         last, estimate = state["send.last"], state["recv.estimate"]
         wide = x.float().clone()
-        if not bool(estimate.any()) or heads(ctx.key, self.p):  # an estimate of 0 is none
+        if not bool(estimate.any()) or heads(ctx.key, self.p):  # an estimate of 0 means that there is none yet
             out = await ctx.comm.all_reduce(wide / ctx.comm.size)
         else:
             out = estimate + await self.changes(wide - last, {}, ctx)
-        fine = out.isfinite()  # the same on all ranks: where it is not, all keep what they had
+        fine = out.isfinite()  # the same on all ranks; where it is false, all keep what they had
         last.copy_(torch.where(fine, wide, last))
         estimate.copy_(torch.where(fine, out, estimate))
         return out

@@ -1,6 +1,6 @@
 """Mean of senders: an all-gather in which each coefficient is averaged over the ranks that sent it.
 
-Sends (n-1) payloads a step and rank. With S_j the ranks whose payload holds coefficient j of an orthonormal basis:
+Sends n-1 payloads per rank and step. With S_j the ranks whose payload holds coefficient j of an orthonormal basis:
 
     c_j = (1/|S_j|) sum_{i in S_j} c_ij   (0 where nobody sent it),    out = the vector of c, or its sign
 
@@ -44,23 +44,23 @@ class MeanOfSenders(Exchange):
         check_channel("MeanOfSenders", self.channel)
         if not isinstance(self.channel.compressor, BasisCompressor):
             raise ValueError(
-                f"MeanOfSenders counts who sent a coefficient, and {self.channel.compressor.id} sends none; "
+                f"MeanOfSenders counts who sent a coefficient, and {self.channel.compressor.id} has none; "
                 "write MeanOfSenders(Channel(DctTopK(), ErrorFeedback()))"
             )
         if not isinstance(self.channel.memory, NoMemory | ErrorFeedback):
             raise ValueError(
-                f"{self.channel.memory!r} has a half at the receiver, which means over all ranks; "
+                f"{self.channel.memory!r} has a half at the receiver, which needs the mean over all ranks; "
                 "write Channel(..., ErrorFeedback())"
             )
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def keeps_scale(self) -> bool:
-        """Not with `sign`."""
+        """False with `sign`."""
         return not self.sign
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:

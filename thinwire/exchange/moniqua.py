@@ -1,7 +1,7 @@
-"""Moniqua: ranks send their models modulo a length B, since neighbours know about where a model is: near their own.
+"""Moniqua: ranks send their models modulo a length B, since neighbours know roughly where a model is: near their own.
 
-Sends b bits an element and 8 bytes, one payload a neighbour and step; keeps nothing. With q_j the place of x_half_j
-on a circle of length B (thinwire/compressors/modulo.py), L = 2^b and delta = 1 / (2 L):
+Sends one payload of b bits per element and 8 bytes to each neighbour in each step; keeps nothing. With q_j the place
+of x_half_j on a circle of length B (thinwire/compressors/modulo.py), L = 2^b and delta = 1 / (2 L):
 
     B = 2 theta / (1 - 2 delta)
     xhat_j = ((q_j B / L - x_half_i + B/2) mod B) - B/2 + x_half_i    at rank i, also for j = i
@@ -9,17 +9,17 @@ on a circle of length B (thinwire/compressors/modulo.py), L = 2^b and delta = 1 
 
 Where neighbours are nearer than theta, element by element, xhat_j is the same number at every rank, and at most delta
 B from x_half_j. The columns of W - I sum to zero, so the mean of the models is then that of plain SGD. Where they are
-farther apart, xhat_j may be wrong by B: the checksum in a message tells, and the round is refused with an error.
+farther apart, xhat_j may be wrong by B: the checksum in the message shows it, and the round ends with an error.
 
-The grid's step is 2 theta / (L - 1), and models stay apart by about as much: theta should be near the largest
+The grid's step is 2 theta / (L - 1), and models stay about that far apart: theta should be near the largest
 distance that is seen, which grows with the learning rate. With few bits, W moves models by large parts of theta: a
-smaller `eta` helps. With 1 bit all models within 2 theta may lie in one cell, where nothing tells them apart until it
-is too late: write rounding="shared", which moves the grid in every step.
+smaller `eta` helps. With 1 bit all models within 2 theta may lie in one cell, where they cannot be told apart until
+they have drifted too far: write rounding="shared", which moves the grid in every step.
 
 Reference: Lu, De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020, arXiv 2002.11787.
 
 Departs from the paper: theta is given, not derived from bounds on gradients; the sum is over whole numbers of steps,
-so that xhat_i is the same number where it is taken off and where it is added.
+so that xhat_i is the same number where it is subtracted and where it is added.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ class Moniqua(Gossip):
 
     @property
     def modulo(self) -> Modulo:
-        """The compressor."""
+        """The compressor that these settings describe."""
         return Modulo(self.bits, self.theta, self.rounding)
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": Channel(self.modulo)}
 
     @property
     def plain(self) -> Mix:
-        """The same graph, float32."""
+        """The same graph in float32."""
         return Mix(topology=self.topology, eta=self.eta)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """Nothing."""
+        """No state."""
         return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:

@@ -1,7 +1,7 @@
-"""Exchanges by name: what methods that run over more than one architecture let their users choose.
+"""Exchanges by name: the choice that methods which run over more than one architecture give their users.
 
-all-gather       every payload to every rank: one lossy step, (n-1) payloads a rank
-scatter-gather   through the owners of shards: two lossy steps, 2 (n-1)/n payloads a rank
+all-gather       every payload to every rank: one lossy step, n-1 payloads per rank
+scatter-gather   through the owners of shards: two lossy steps, 2 (n-1)/n payloads per rank
 """
 
 from __future__ import annotations

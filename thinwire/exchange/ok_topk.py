@@ -12,7 +12,8 @@ The last result, which all ranks hold, predicts the threshold and the regions: t
 had m < k elements, its smallest, times (m/k)^(1/4)), and edges are the quantiles of its places. Every `exact_every`
 steps, and in the first, the owners tell each other their k largest magnitudes and t is exact.
 Where ranks' gradients have a part in common the count stays within 4k/5 .. 5k/4 (98% of steps or more, 2 to 8 ranks).
-On independent noise, which residuals gather for long, it leaves that range in a third of the steps; never above 2k.
+On independent noise, which gathers in the residuals for long, it leaves that range in a third of the steps, but never
+exceeds 2k.
 
 Reference: Li, Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022, arXiv 2201.07598,
 algorithm 1.
@@ -129,7 +130,8 @@ class OkTopk(Exchange):
 
 
 def regions(places: Tensor, n: int, ranks: int) -> list[int]:
-    """Edges of `ranks` regions of 0 .. n with as many of the ascending `places` in each; of equal size without any.
+    """Edges of `ranks` regions of 0 .. n with equally many of the ascending `places` in each; of equal size if there
+    are none.
 
     >>> regions(torch.tensor([2, 3, 5, 90]), n=100, ranks=2), regions(torch.tensor([]), n=100, ranks=2)
     ([0, 5, 100], [0, 50, 100])
@@ -142,7 +144,7 @@ def regions(places: Tensor, n: int, ranks: int) -> list[int]:
 
 
 def predicted(magnitudes: Tensor, k: int) -> float:
-    """The threshold that k elements will reach, if those that were kept last are any guide."""
+    """The threshold that k elements will reach, judging by those that were kept last."""
     m = magnitudes.numel()
     if m >= k:
         return float(selection.top(magnitudes.contiguous(), k)[1].min())

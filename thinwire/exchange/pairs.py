@@ -1,13 +1,13 @@
-"""Pairs: one rank asks one neighbour, and both move half way towards each other. What AD-PSGD does beside training.
+"""Pairs: one rank asks one neighbour, and both move to the middle. AD-PSGD does this beside training.
 
 The graph has two sides. A rank of the active side sends its model to a random neighbour; one of the passive side
 answers with its own. With m_i and m_j what both decode of the two messages:
 
     x_i = x_i + (m_j - m_i) / 2,    x_j = x_j + (m_i - m_j) / 2
 
-so x_i + x_j stays, whatever the compressor loses; without loss both hold the mean. Active ranks only ask and passive
-ranks only answer, so nobody waits for a rank that waits. For a passive rank, to answer and to move are one act: of
-two that ask at once, the second meets the model that the first has moved.
+so that x_i + x_j stays the same, whatever the compressor loses; without loss both hold the mean. Active ranks only
+ask and passive ranks only answer, so nobody waits for a rank that waits. A passive rank answers and moves in one act:
+of two that ask at once, the second meets the model that the first has moved.
 
 `ask` and `answer` are the halves, which `thinwire.engine.async_pairs` runs in threads of their own. A call is a round
 in step: every active rank asks once, and passive ranks answer in the order of the ranks that ask. All draw the
@@ -18,8 +18,8 @@ An empty message says that no more will come, and one of a single byte only that
 Reference: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018,
 arXiv 1710.06952, algorithm 1 and the two sides of its implementation.
 
-Departs from the paper: messages may be compressed. What C(x_i) loses is lost, as models do not tend to zero, so it is
-for mild compressors, or RandomK(scaled=False), where both ends average the same places.
+Departs from the paper: messages may be compressed. What C(x_i) loses is lost, as models do not tend to zero, so this
+is for mild compressors, or RandomK(scaled=False), where both ends average the same places.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CHOICE = 255  # the hop that no payload has: its noise chooses the neighbour
 
 
 class Model(Protocol):
-    """What the halves need of a model that others may change meanwhile."""
+    """What the halves need from a model that others may change meanwhile."""
 
     def snapshot(self) -> Tensor:
-        """A copy."""
+        """A copy of the model."""
 
     def held(self) -> AbstractContextManager[Tensor]:
-        """The model itself, to change in place; nobody else does until the end of the block."""
+        """The model itself, to change in place; nobody else changes it until the end of the block."""
 
 
 @final
@@ -79,21 +79,21 @@ class Pairs(Gossip):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def before_step(self) -> bool:
-        """As in the paper: the models average while the gradient is computed, then the step is added."""
+        """Yes, as in the paper: models are averaged while the gradient is computed, then the step is added."""
         return True
 
     @property
     def plain(self) -> Pairs:
-        """The same graph, float32."""
+        """The same graph in float32."""
         return Pairs(topology=self.topology)
 
     def check(self, n: int) -> None:
-        """Two sides, of a fixed graph without directions."""
+        """Refuse a graph that changes, has directions or does not have two sides."""
         super().check(n)
         if max(colouring(self.topology, n)) < 2:
             return
@@ -106,11 +106,11 @@ class Pairs(Gossip):
         )
 
     def active(self, rank: int, n: int) -> bool:
-        """Whether a rank asks; else it answers. Rank 0 answers."""
+        """Whether a rank asks; otherwise it answers. Rank 0 answers."""
         return _sides(self.topology, n)[rank] == 1
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """Nothing."""
+        """No state."""
         return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
@@ -127,7 +127,7 @@ class Pairs(Gossip):
         return model.x
 
     async def ask(self, model: Model, peer: int, ctx: Context) -> None:
-        """The active half: send the model to `peer`, hear its own, and go half way. Steps taken meanwhile stay."""
+        """The active half: send the model to `peer`, receive its own, and go half way. Steps taken meanwhile stay."""
         mine = self._message(model.snapshot(), ctx)
         await ctx.comm.send(peer, mine.data)
         _, data = await ctx.comm.recv(peer)
@@ -135,7 +135,7 @@ class Pairs(Gossip):
             self._meet(x, mine, data, ctx)
 
     async def answer(self, model: Model, peer: int, ctx: Context) -> bool:
-        """The passive half, of one message from `peer`; False where it was its last."""
+        """The passive half, for one message from `peer`; False if that was its last."""
         _, data = await ctx.comm.recv(peer)
         if data.numel() <= 1:
             return bool(data.numel())
@@ -155,7 +155,7 @@ class Pairs(Gossip):
         return near[word * len(near) >> 32]
 
     def on_edge(self, key: Key, i: int, j: int, n: int) -> Key:
-        """The key of what i and j send each other: one that both know, and no other edge has."""
+        """The key of what i and j send each other: both know it, and no other edge has it."""
         numbers = _numbers(self, n)
         return key.fold(bucket=key.bucket * len(numbers) + numbers[min(i, j), max(i, j)])
 
@@ -165,7 +165,7 @@ class Pairs(Gossip):
         return payload
 
     def _meet(self, x: Tensor, mine: Payload, data: Tensor, ctx: Context) -> None:
-        """Half way, in place."""
+        """Move half way, in place."""
         messages = {0: mine, 1: Payload(data.to(x.device))}
         x += weighted(self.channel, messages, {0: -0.5, 1: 0.5}, x, ctx)
 

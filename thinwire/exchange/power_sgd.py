@@ -10,12 +10,14 @@ For a tensor as a matrix (m x k: first dimension x the rest), with residual e_i 
     e_i = M_i - M^
 
 Everything before M^ is linear, so sums travel and what a rank sends does not grow with n: 2 (n-1)/n of 32 r (m + k)
-bits. Starting from the last Q makes one step a step of power iteration over time. Vectors, and matrices that would
-shrink by less than `least`, are averaged in float32 inside the first all-reduce. `iterations` > 1 repeats both sums.
+bits. Because it starts from the last Q, each training step is one step of power iteration. Vectors, and matrices that
+would shrink by less than `least`, are averaged in float32 inside the first all-reduce. `iterations` > 1 repeats both
+sums.
 
 State: "send.residual" is e_i; "recv.warm" holds Q of each matrix in the first k r of its elements and 0 in the
 others, so that states are cut and restored by parameter. Tensors stay whole (`whole_tensors`): a bucket is one chunk.
-Inside `Hierarchical` a matrix that a shard's edge cuts is two. A column of Q that is 0 is drawn anew from the key.
+Inside `Hierarchical`, a matrix that the edge of a shard cuts becomes two. A column of Q that is 0 is drawn anew from
+the key.
 
 P^ and M^ are computed in a fixed order of float64 and float32 operations (thinwire.compressors.low_rank), not by
 LAPACK: ranks with different CPUs hold the same bits. M Q and M' P^ are matrix products of the machine at hand; they
@@ -24,7 +26,7 @@ only enter sums. Where a matrix is not finite, M^ is NaN, and e and Q stay as th
 Reference: Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019, arXiv 1905.13727, algorithms 1 and 2.
 
-Departs from the paper: momentum is the optimizer's, after M^; Q starts uniform, not normal; `least` is of its
+Departs from the paper: momentum is the optimizer's, after M^; Q starts uniform, not normal; `least` is from its
 authors' later code.
 """
 
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class PowerSgd(Exchange):
-    """The mean over all ranks, at rank `rank`, with what is lost kept for the next step."""
+    """The mean over all ranks, of matrix rank `rank`; what is lost is kept for the next step."""
 
     name: ClassVar[str] = "power-sgd"
     whole_tensors: ClassVar[bool] = True
@@ -66,7 +68,7 @@ class PowerSgd(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """What one rank alone would send, with the same residual: for facts, and the residual's rescaling."""
+        """What one rank alone would send, with the same residual, for the facts and for rescaling the residual."""
         return {"": Channel(LowRank(self.rank, self.least), ErrorFeedback())}
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
@@ -124,7 +126,7 @@ async def _mean(ctx: Context, parts: list[Tensor]) -> list[Tensor]:
 
 
 def _start(warm: Tensor, matrices: list[Piece], ctx: Context) -> list[Tensor]:
-    """The last Q of every matrix, with columns of largest magnitude about 1; what is 0 is drawn."""
+    """The last Q of every matrix, with columns of largest magnitude about 1; columns that are 0 are drawn."""
     qs = _unit_columns([first_q(warm, piece) for piece in matrices])
     lost = [(q == 0).all(0) for q in qs]
     if any(bool(columns.any()) for columns in lost):
@@ -135,7 +137,7 @@ def _start(warm: Tensor, matrices: list[Piece], ctx: Context) -> list[Tensor]:
 
 
 def _unit_columns(qs: list[Tensor]) -> list[Tensor]:
-    """The same columns times powers of two, so that products neither overflow nor vanish."""
+    """The same columns multiplied by powers of two, so that products neither overflow nor vanish."""
     return [q * _inverse_power(q.abs().amax(0)) for q in qs]
 
 

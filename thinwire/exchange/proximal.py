@@ -7,9 +7,9 @@ steps of any optimizer between two exchanges are an inexact argmin.
 
 A round is `begin`, the local steps, then the call: `tell` and `hear`. Ranks take turns. `begin` waits for the `tell`
 of ranks before this one in order, and `hear` for the `hear` of those after it. So where a model is several vectors,
-`tell` must have ended for all of them before `hear` starts for one: else a rank waits for another that still waits
-for the second vector. And a vector's `begin`, `tell` and `hear` must run on one group of processes, since the `begin`
-of one rank meets the `tell` of another; their key is that of the round.
+`tell` must have ended for all of them before `hear` starts for one: otherwise a rank waits for another that still
+waits for the second vector. And a vector's `begin`, `tell` and `hear` must run on one group of processes, since the
+`begin` of one rank meets the `tell` of another; their key is that of the round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Proximal(Gossip):
 
     @abstractmethod
     def penalty(self, rank: int, n: int) -> float:
-        """c_i."""
+        """The factor c_i."""
 
     @abstractmethod
     async def tell(self, x: Tensor, state: State, ctx: Context) -> None:
@@ -44,10 +44,10 @@ class Proximal(Gossip):
 
     @abstractmethod
     async def hear(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """Then: swap with the others, and end the round; the model to go on with."""
+        """Swap with the others and end the round; returns the model to go on with."""
 
     @final
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """Both, for a model that is one vector."""
+        """`tell` and `hear`, for a model that is one vector."""
         await self.tell(x, state, ctx)
         return await self.hear(x, state, ctx)

@@ -1,7 +1,7 @@
 """Push-sum: on a directed graph ranks give away shares of a numerator and of a weight, and train the quotient.
 
-Sends one payload a neighbour and step, and 8 bytes behind it: the weight. With z_i the model that is trained, w_i its
-weight, u_i = z_half_i - z_i the local update, and m_i what is decoded from rank i:
+Sends one payload per neighbour and step, followed by the weight in 8 bytes. With z_i the model that is trained, w_i
+its weight, u_i = z_half_i - z_i the local update, and m_i what is decoded from rank i:
 
     y_i  = w_i z_i + u_i
     y_i' = y_i - sum_j W_ji m_i + sum_j W_ij m_j,    w_i' = w_i - sum_j W_ji w_i + sum_j W_ij w_j
@@ -9,17 +9,17 @@ weight, u_i = z_half_i - z_i the local update, and m_i what is decoded from rank
 
 The columns of W sum to one: what is given away adds up to what was there, so sum_i y_i moves by the updates alone,
 and sum_i w_i is the number of ranks. Rows need not sum to one: dividing by w_i undoes what a rank is given too much
-of. A rank takes off what others decode, not what it has, so the sum is kept whatever the wire rounds.
+of. A rank subtracts what others decode, not what it has, so that the sum is kept whatever the wire rounds.
 
 Where rows of every W sum to one as well, all w_i stay 1: they are neither sent nor kept, and the step is that of
-`Mix` with eta = 1. A neighbour that is gone: a rank keeps the share that it would have sent there, in y_i and w_i.
-Without weights the share of a gone source falls to the rank instead, as in `Mix`: those that are left still agree, on
-a mean that counts some of them more.
+`Mix` with eta = 1. If a neighbour is gone, a rank keeps the share that it would have sent there, in y_i and w_i.
+Without weights the share of a source that is gone falls to the rank instead, as in `Mix`: the remaining ranks still
+agree, on a mean that counts some of them more.
 
 Reference: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, arXiv
 1811.10792, algorithm 1. Kempe, Dobra, Gehrke, "Gossip-based computation of aggregate information", FOCS 2003.
 
-Departs from the papers: z_i is kept, and y_i made of it when it is needed.
+Departs from the papers: z_i is kept, and y_i is computed from it when it is needed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from thinwire.comm.base import Comm
     from thinwire.core.types import Context, Layout, State
 
-WEIGHT = 8  # bytes behind a payload
-LEAST = 2.0**-40  # a weight below it: y_i would soon be zero in float32, and the model with it
+WEIGHT = 8  # bytes after a payload
+LEAST = 2.0**-40  # below this weight y_i would soon be zero in float32, and the model with it
 
 
 @final
 @dataclass(frozen=True)
 class PushSum(Gossip):
-    """Averages on directed graphs, also such as change from step to step."""
+    """Averages on directed graphs, including those that change from step to step."""
 
     name: ClassVar[str] = "push-sum"
     channel: Channel = field(default_factory=identity)
@@ -65,22 +65,22 @@ class PushSum(Gossip):
         check_graph("PushSum", self.topology)
         if not isinstance(self.channel.memory, NoMemory):
             raise ValueError(
-                f"PushSum has other neighbours each step, who cannot share a memory; got {self.channel.memory!r}: "
+                f"PushSum has new neighbours in each step, who cannot share a memory; got {self.channel.memory!r}: "
                 f"write PushSum(Channel({self.channel.compressor!r}))"
             )
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
     def plain(self) -> PushSum:
-        """The same graph, float32."""
+        """The same graph in float32."""
         return PushSum(topology=self.topology)
 
     def check(self, n: int) -> None:
-        """A rank keeps a share of its own: without one, a source that is gone would leave it nothing to divide."""
+        """Refuse a W by which a rank keeps no share: without its sources it would have nothing to divide."""
         check_topology(self.topology, n)  # rows need not sum to one here
         if weighs(self.topology, n):
             for w in matrices(self.topology, n):
@@ -93,22 +93,22 @@ class PushSum(Gossip):
                     )
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """w_i, where it can be other than one.
+        """w_i, where it can differ from one.
 
-        One number, repeated for every element: so checkpoints cut it, store it by parameter and restore it as they do
-        all other states. In float64, for the sum of weights over the ranks.
+        It is one number, repeated for every element, so that checkpoints cut it, store it by parameter and restore it
+        like all other states. It is float64, for the sake of the sum of weights over the ranks.
         """
         if not weighs(self.topology, comm.size):
             return {}
         return {"send.weight": torch.ones(layout.numel, device=device, dtype=torch.float64)}
 
     def start(self, x: Tensor, state: State) -> None:
-        """Every weight is one."""
+        """Set every weight to one."""
         for tensor in state.values():
             tensor.fill_(1)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
-        """z_i'."""
+        """The new model z_i'."""
         if "send.weight" in state:
             return await self._weighed(x, state["send.weight"], ctx)
         near = self.near(ctx)
@@ -118,7 +118,7 @@ class PushSum(Gossip):
         return x + towards(self.channel, messages, near, x, ctx)
 
     async def _weighed(self, x: Tensor, weight: Tensor, ctx: Context) -> Tensor:
-        """The same with weights."""
+        """The new model, with weights."""
         assert ctx.before is not None
         near, me = self.near(ctx), ctx.comm.rank
         w = float(weight[0]) if weight.numel() else 1.0
@@ -128,15 +128,15 @@ class PushSum(Gossip):
         tail = torch.tensor([w], dtype=torch.float64).view(torch.uint8).to(payload.data.device)
         arrived = await trade(self.channel, Payload(torch.cat((payload.data, tail))), near, ctx)
         taken = {j: near.sources[j] for j in arrived}
-        # Those that broke off during the trade are among the gone by now.
+        # Ranks that broke off during the swap are in `gone` by now.
         given = sum(self._share(me, j, ctx) for j in near.peers if j not in ctx.comm.gone)
         messages = {j: Payload(m.data[:-WEIGHT]) for j, m in arrived.items()}
         moved = weighted(self.channel, {**messages, me: payload}, {**taken, me: -given}, y, ctx)
         now = w - given * w + sum(taken[j] * _weight(j, m.data) for j, m in arrived.items())
         if now < LEAST:
             raise ValueError(
-                f"the weight of rank {me} has fallen to {now:.1e}: ranks that are left give it too little; "
-                "write a topology in which every rank is reached on more than one way, such as Exponential()"
+                f"the weight of rank {me} has fallen to {now:.1e}: the remaining ranks give it too little; "
+                "write a topology in which every rank is reached in more than one way, such as Exponential()"
             )
         weight.fill_(now)
         return (y + moved) / now
@@ -148,7 +148,7 @@ class PushSum(Gossip):
 
 @lru_cache(maxsize=256)
 def weighs(topology: Topology, n: int) -> bool:
-    """Whether weights can be other than one: not where the rows of every W sum to one, which must be seen."""
+    """Whether weights can differ from one. They cannot where the rows of every W of a known period sum to one."""
     if not topology.directed:
         return False
     unseen = topology.period(n) is None
@@ -159,5 +159,5 @@ def _weight(j: int, message: Tensor) -> float:
     """The float64 at the end of a message."""
     w = float(message[-WEIGHT:].clone().view(torch.float64))
     if not (math.isfinite(w) and w > 0):
-        raise PayloadError(f"rank {j} says that its weight is {w}: the message was damaged on its way")
+        raise PayloadError(f"rank {j} says that its weight is {w}: the message was damaged on the way")
     return w

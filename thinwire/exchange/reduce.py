@@ -1,4 +1,4 @@
-"""What becomes of the mean over ranks: itself, or the vote that it stands for.
+"""What is made of the mean over ranks: itself, or the vote that it stands for.
 
 mean      (1/n) sum_i q_i
 majority  sign(sum_i q_i), with sign(0) = +1; where q_i is -1 or +1, what most ranks say
@@ -23,7 +23,7 @@ def mean(x: Tensor) -> Tensor:
 
 
 def majority(x: Tensor) -> Tensor:
-    """-1 or +1; what is not a number stays so."""
+    """-1 or +1; NaN stays NaN."""
     return torch.where(x.isnan(), x, torch.where(x < 0, -1.0, 1.0))
 
 

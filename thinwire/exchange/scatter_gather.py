@@ -1,6 +1,6 @@
 """Scatter-gather: each rank owns a shard, decodes and averages it, and sends the average back, compressed again.
 
-Sends 2 (n-1)/n of a payload a step and rank, whatever n is. Two lossy hops with a memory each:
+Sends 2 (n-1)/n of a payload per rank and step, whatever n is. There are two lossy hops, each with a memory:
 
     up     x_i -> Q(x_i + ...) cut into n shards, shard j to rank j            residual of x_i on every rank
     owner  m_j = (1/n) sum_i decoded, in rank order
@@ -54,11 +54,11 @@ class ScatterGather(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """Two."""
+        """Two hops."""
         return {"up.": self.up, "down.": self.down or self.up}
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """Up: what this rank sends, what it owns. Down: what it owns, what everybody receives."""
+        """The state of both hops: up, from the whole vector to the own shard; down, the other way."""
         whole = torch.empty(layout.numel, device=device)
         start, stop, _ = shards(layout, comm.size)[comm.rank]
         mine = whole[start:stop]

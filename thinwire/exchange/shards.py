@@ -1,4 +1,4 @@
-"""Who owns what: a vector cut into one shard a rank, at multiples of 512 elements."""
+"""Who owns what: a vector is cut into one shard per rank, at multiples of 512 elements."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@
     2  I = the fetch k largest estimates of T; sum_i p_i on I, all-reduce of fetch k values
     out = (1/n) of the k largest of those sums;   e_i = p_i, but 0 at their places
 
-Sends 2 (n-1)/n of (rows width + fetch) k values, whatever n is: no places, which follow from T on every rank alike.
-n out + sum_i e_i' = sum_i (x_i + e_i).
+Sends 2 (n-1)/n of (rows width + fetch) k values, whatever n is: places are not sent, since they follow from T on
+every rank alike. n out + sum_i e_i' = sum_i (x_i + e_i).
 
 Reference: Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora, "Communication-efficient distributed SGD with
 sketching", NeurIPS 2019, arXiv 1903.04488, algorithm 2.
 
-Departs from the paper: the error is kept of the vectors, not of their sketches, and momentum is the optimizer's.
+Departs from the paper: the error kept is that of the vectors, not of their sketches, and momentum is the optimizer's.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Sparse = tuple["Tensor", "Tensor"]
 
 
 def check_top(exchange: str, compressor: object) -> None:
-    """Refuse what is not an exact top-k."""
+    """Refuse a compressor that is not an exact top-k."""
     if not isinstance(compressor, TopK) or compressor.values != "fp32":
         raise ValueError(
             f"{exchange} merges the float32 sums of its ranks, and {compressor!r} does not send those; "
@@ -24,7 +24,7 @@ def check_top(exchange: str, compressor: object) -> None:
 
 
 def among(places: Tensor, others: Tensor) -> Tensor:
-    """Which of `places` are in `others`; both ascending.
+    """Which of `places` are in `others`; both are ascending.
 
     >>> among(torch.tensor([1, 5, 9]), torch.tensor([0, 5]))
     tensor([False,  True, False])
@@ -36,7 +36,7 @@ def among(places: Tensor, others: Tensor) -> Tensor:
 
 
 def settle(total: Sparse, kept: Tensor, p: Tensor, residual: Tensor, ranks: int) -> Tensor:
-    """The mean from the sum, with the residual set to p but for `kept`, the places of what this rank gave to the sum.
+    """The mean from the sum, with the residual set to p except at `kept`, the places that this rank gave to the sum.
 
     If the sum is not finite the mean is NaN everywhere, and the residual stays as it was.
     """

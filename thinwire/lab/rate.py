@@ -89,7 +89,7 @@ def check(path: Path | None) -> None:
     if path is not None:
         _pyplot()
         if path.suffix not in (".svg", ".png", ".pdf"):
-            raise ValueError(f"{path} is no plot; write --plot rate.svg, .png or .pdf")
+            raise ValueError(f"{path} is not a plot; write --plot rate.svg, .png or .pdf")
 
 
 def _pyplot() -> Any:
