@@ -117,7 +117,7 @@ def test_one_that_is_not_finite_loses_alone(monkeypatch: pytest.MonkeyPatch, tmp
         (["--method", "int8"], "no step size is recorded for int8 on digits; write --lr 0.05"),
         (["--target", "1.5"], "write --target 0.95"),
         (["--target", "0"], "write --target 0.95"),
-        (["--steps", "14"], "14 steps are fewer than 3 tests take"),
+        (["--steps", "14"], "14 steps are too few for 3 tests"),
         (["--seeds", "0"], "write --seeds 3"),
         (["--seed", "-1"], "seeds from 0 up"),
         (["--lr", "-0.1"], "write --lr 0.05"),

@@ -93,7 +93,7 @@ def test_page_is_whole_and_fetches_nothing() -> None:
     assert "prefers-color-scheme: dark" in text
     assert "thinwire demo --methods &#x27;a b&#x27;" in text
     assert text.count('<path class="line') == 36
-    assert "m11 sent least: 250 B a worker, 12.0 times less" in text
+    assert "m11 sent least: 250 B per worker, 12.0 times less" in text
     assert "<h1>digits, 2 workers, 1 epoch: 12 methods</h1>" in text
     assert read.rows[0][:3] == ["method", "accuracy", "bytes sent"]
     assert read.rows[2][:3] == ["m1", "98.00%", "1.5 kB"]

@@ -71,13 +71,13 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ("run.json", "[]", "holds no rows"),
         ("run.json", "{}", "holds no rows"),
         ("run.json", "[{}]", "holds no rows"),
-        ("run.json", "3", "holds one int and no rows"),
+        ("run.json", "3", "holds one int but no rows"),
         ("run.json", "[" * 100_000, "is not JSON"),
         ("run.json", "\x00\x01", "is not JSON"),
         ("run.csv", "", "holds no rows"),
         ("run.csv", "method,bits\n", "holds no rows"),
-        ("run.csv", "method,bits\nsgd\n", "line 2: not as many fields"),
-        ("run.csv", "method,bits\nsgd,1,2\n", "line 2: not as many fields"),
+        ("run.csv", "method,bits\nsgd\n", "line 2: more or fewer fields"),
+        ("run.csv", "method,bits\nsgd,1,2\n", "line 2: more or fewer fields"),
     ],
 )
 def test_bad_files_are_one_sentence_and_status_2(
@@ -97,7 +97,7 @@ def test_bad_files_are_one_sentence_and_status_2(
 def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_bytes(b"\xff\xfe\x80")
     assert main(["report", str(tmp_path / "run.json")]) == 2
-    assert "is no text" in capsys.readouterr().err
+    assert "is not text" in capsys.readouterr().err
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

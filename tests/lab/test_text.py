@@ -61,7 +61,7 @@ def test_sources_elsewhere(tmp_path: Path) -> None:
         tasks.get("text").locate(tmp_path)
     for name in text.MODULES:
         (tmp_path / f"{name}.py").write_text("pass\n")
-    with pytest.raises(ValueError, match="holds 210 characters of 1,320,000"):
+    with pytest.raises(ValueError, match="holds 210 of the 1,320,000 characters"):
         tasks.get("text").load(tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_training() -> None:
 
 def test_too_many_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--task", "text", "--workers", "2251"]) == 2
-    assert "text has 36000 windows for steps of 16 a worker, so 1 to 2250 workers" in capsys.readouterr().err
+    assert "text has 36000 windows for steps of 16 per worker, so 1 to 2250 workers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["deepsqueeze", "qsgd"])

@@ -1,4 +1,4 @@
-"""Accuracy at equal epochs over seeds: whether what compression loses can be seen at the end."""
+"""Accuracy at equal epochs over seeds: whether the loss from compression can be seen at the end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FIELDS = ("task", "method", "seed", "accuracy", "loss", "bytes_sent", "ratio", "
 def jobs(task: str, methods: Sequence[str], seeds: int, epochs: int | None, data: Path | None) -> list[Job]:
     """Every method with every seed, float32 first."""
     if seeds < 1:
-        raise ValueError(f"{seeds} seeds are no runs; write --seeds 3")
+        raise ValueError(f"{seeds} seeds make no runs; write --seeds 3")
     every = dict.fromkeys([BASELINE, *methods])
     return [Job(task, method, seed, epochs, data).located() for method in every for seed in range(seeds)]
 
 
 def rows(records: Sequence[Row]) -> list[Row]:
-    """The records without what a table has no room for."""
+    """The records without the fields that a table has no room for."""
     return [{name: record[name] for name in FIELDS} for record in records]
 
 
 def summary(records: Sequence[Row]) -> list[Row]:
-    """One row a method: the mean accuracy over seeds, and how many points it is above float32's."""
+    """One row per method: the mean accuracy over seeds, and how many points it is above float32's."""
     by_method: dict[str, list[float]] = {}
     for record in records:
         by_method.setdefault(record["method"], []).append(record["accuracy"])

@@ -1,9 +1,9 @@
 """A training step over shaped links under each method, beside torch's DDP and its hooks, in one run.
 
-Contestants: no communication; DDP in float32; DDP with its fp16 hook; DDP with its PowerSGD hook of rank 4 in one
-bucket (on gloo it hangs with more); every method. All take turns. In its turn a contestant gets a copy of the model
-of `bench_step`, warms up while the links are free, takes one step at the rate that is not timed, and then timed ones.
-It is gone before the next one comes, so that memory holds one at a time.
+Contestants are a run without communication, DDP in float32, DDP with its fp16 hook, DDP with its PowerSGD hook of
+rank 4 in one bucket (on gloo it hangs with more), and every method. All take turns. In its turn a contestant gets a
+copy of the model of `bench_step`, warms up while the links are free, takes one untimed step at the rate, and then
+timed ones. It is removed before the next one starts, so that memory holds one at a time.
 
 A step starts at a barrier and ends when the slowest rank has ended. Where a method exchanges every H steps, H steps
 are timed together and divided. Bytes are those that the busiest host put on its wire between the barriers of a turn,
@@ -12,10 +12,10 @@ headers counted, and
     wire_bound_ms = bits of the busiest host / rate,   wire_share = wire_bound_ms / step_ms,
     cpu_ms        = processor time of all ranks / cores.
 
-No step can be shorter than either bound, whatever overlaps. (The shaper's bucket lets pass at once 80 KiB at 100
-Mbit/s and 122 KiB at 1 Gbit/s, which shows where a step sends little.) The second is this lab's own: hosts that
-share the cores of one machine compute more slowly than hosts would. encode, wire and decode are rank 0's sums over
-threads that run at the same time, so that together they may exceed the step.
+No step can be shorter than either bound, whatever overlaps. (The shaper's bucket lets 80 KiB through at once at 100
+Mbit/s and 122 KiB at 1 Gbit/s, which shows where a step sends little.) The second bound is specific to this lab:
+hosts that share the cores of one machine compute more slowly than hosts would. encode, wire and decode are rank 0's
+sums over threads that run at the same time, so that together they may exceed the step.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ METHODS = (
     *("ef-signsgd", "powersgd:rank=4"),
 )
 PARAMS = 24 << 20
-BATCH = 1  # hosts that share cores compute more slowly than hosts would, so they compute little
+BATCH = 1  # hosts that share cores compute more slowly than real ones, so they are given little to compute
 FREE = "100gbit"  # more than this machine can send
-WARM = 4  # steps: DDP cuts its buckets anew after the first, its PowerSGD begins with the third
+WARM = 4  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
 PATIENCE = 240.0  # seconds of one float32 step, after which gloo would soon give up
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure; `budget` is the seconds of timed steps of one contestant, in all turns together."""
+    """What to measure; `budget` is how many seconds the timed steps of one contestant take in all turns."""
 
     methods: Sequence[str]
     params: int
@@ -68,7 +68,7 @@ class Job:
     batch: int = BATCH
 
     def check(self, hosts: int) -> None:
-        """ValueError for what cannot be measured."""
+        """Raise a ValueError for settings that cannot be measured."""
         if self.params < 1 or self.turns < 1 or self.batch < 1 or self.budget <= 0:
             raise ValueError(
                 "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
@@ -93,7 +93,7 @@ class _Contestant:
 
 @dataclass
 class _Measured:
-    """Of one contestant, over its turns; times and bytes are the largest of all ranks, `spent` is this rank's."""
+    """The samples of one contestant; times and bytes are the largest of all ranks, `spent` is this rank's."""
 
     steps: int = 0
     times: list[float] = field(default_factory=list)
@@ -130,7 +130,7 @@ BASELINES: dict[str, Build] = {
 
 
 def bench(say: Say, job: Job) -> list[Row]:
-    """One row a contestant; runs on every rank, and rank 0's rows count."""
+    """One row per contestant; this runs on every rank, and the rows of rank 0 count."""
     builds = BASELINES | {text: partial(_attached, text=text) for text in job.methods}
     measured = {name: _Measured() for name in builds}
     whole, x = model(job.params), batch(job.params, job.batch)
@@ -177,7 +177,7 @@ def reshape(rate: str) -> None:
 
 
 def _sample(contestant: _Contestant) -> float:
-    """Seconds a step, of one period, on this rank."""
+    """Seconds per step on this rank, measured over one period."""
     dist.barrier()
     start = time.perf_counter()
     for _ in range(contestant.period):
@@ -186,7 +186,7 @@ def _sample(contestant: _Contestant) -> float:
 
 
 def over_ranks(values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
-    """The largest or the sum of all ranks, value by value."""
+    """The maximum or the sum over all ranks, value by value."""
     found = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(found, op)
     return [float(value) for value in found]

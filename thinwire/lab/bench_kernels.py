@@ -2,10 +2,10 @@
 
 A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
 of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
-twice and the fields, 12n bytes and more; its `gbps` is half the bytes it must move over its time, so that `ratio` is
-against a copy that moves as many. `hadamard:block=B` is the Walsh-Hadamard transform of blocks in place: it reads 4n
-bytes and writes 4n. `rans:...` codes the one-byte symbols of QSGD with these settings; its `gbps` is n bytes over the
-time. `topk:ratio=R` selects places and values of the largest magnitudes; beside it stands torch.topk of the
+twice and the fields, 12n bytes and more; its `gbps` is half of these bytes over its time, so that `ratio` is
+a comparison with a copy that moves as many. `hadamard:block=B` is the Walsh-Hadamard transform of blocks in place: it
+reads 4n bytes and writes 4n. `rans:...` codes the one-byte symbols of QSGD with these settings; its `gbps` is n bytes
+over the time. `topk:ratio=R` selects places and values of the largest magnitudes; beside it stands torch.topk of the
 magnitudes, of which three runs are timed. Each figure is the median of runs that take turns with copies, each after
 an untimed run of its own.
 """
@@ -56,7 +56,7 @@ METHODS = (
 class _Case:
     kernel: str
     run: Callable[[], object]
-    counted: float  # bytes over time that compare with a copy's 4n
+    counted: float  # the bytes that stand against a copy's 4n
     most: int | None = None  # timed runs, where it is slow
 
 
@@ -115,7 +115,7 @@ ALONE: dict[str, Callable[[str, Tensor], Iterator[_Case]]] = {
     "rans": _rans,
     "topk": _topk,
 }
-"""Kernels that are no compressor, by the word before the colon; they are given what is behind it."""
+"""Kernels that are not compressors, by the word before the colon; they are given what follows it."""
 
 
 def _cases(text: str, x: Tensor) -> Iterator[_Case]:
@@ -158,7 +158,7 @@ def _measure(text: str, backend: str, threads: int, x: Tensor, target: Tensor, r
         for case in order.sample(cases, len(cases)):
             if case.most is not None and turn >= case.most:
                 continue
-            case.run()  # untimed: clocks are up, and OpenMP's threads of the last copy no longer spin on a core
+            case.run()  # untimed: clocks rise, and OpenMP's threads from the last copy stop spinning on a core
             start = time.perf_counter()
             case.run()
             times[case.kernel].append(time.perf_counter() - start)

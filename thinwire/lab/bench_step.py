@@ -1,9 +1,9 @@
 """A training step under each method beside torch's DistributedDataParallel, in the same processes and run.
 
 The model is a chain of square layers with a batch of 4, so that the gradient is large and the computing small. DDP
-and every method have a model each and take turns, a block of steps each; the first step of a block is not timed.
-Times are medians of rank 0; bytes are those that it sent. encode, wire and decode are sums over what runs at the
-same time in several threads, so that together they may exceed the step.
+and every method each have a model of their own and take turns, one block of steps at a time; the first step of a
+block is not timed. Times are medians of rank 0; bytes are those that it sent. encode, wire and decode are sums over
+what runs at the same time in several threads, so that together they may exceed the step.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from thinwire.lab.records import Row, quantiles
 from thinwire.lab.step_sizes import Step, optimizer_of
 
 METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd")
-WIDTH = 1024  # of a layer: 2^20 weights
+WIDTH = 1024  # of a layer, which has 2^20 weights
 BATCH = 4
-SLOPE = 0.25  # of the activation left of 0
+SLOPE = 0.25  # of the activation below 0
 STEP = Step(1e-3)
 BLOCK = 3  # timed steps of one turn
 TIMED = ("encode_s", "wire_s", "decode_s")
@@ -41,11 +41,11 @@ class _Turn:
     step: Callable[[], None]
     stats: Callable[[], dict[str, float]]
     times: list[float] = field(default_factory=list)
-    spent: list[dict[str, float]] = field(default_factory=list)  # of each block: counters of one step
+    spent: list[dict[str, float]] = field(default_factory=list)  # for each block, the counters of one step
 
 
 def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[Row]:
-    """One row a method; runs on every rank, and rank 0's rows count."""
+    """One row per method; this runs on every rank, and the rows of rank 0 count."""
     x = batch(params)
     with ExitStack() as stack:
         plain = DistributedDataParallel(model(params))
@@ -67,8 +67,8 @@ def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[R
 def model(params: int) -> nn.Module:
     """Square layers without bias, of at most 2^20 weights each and about `params` in all; equal on all ranks.
 
-    Weights and activations keep the scale of what passes, so that 24 layers have gradients as large as 4, and few of
-    their elements are exactly 0.
+    Weights and activations keep the scale of what passes through, so that 24 layers have gradients as large as 4
+    layers, and few of their elements are exactly 0.
     """
     width, generator = _width(params), torch.Generator().manual_seed(0)
     parts: list[nn.Module] = []

@@ -18,7 +18,7 @@ REPEATS = 20
 
 
 def compare(x: Tensor, layout: Layout, compressors: Mapping[str, Compressor]) -> Iterator[Row]:
-    """One row a compressor: bytes on the wire, mean squared error over 20 keys, median times."""
+    """One row per compressor: bytes on the wire, mean squared error over 20 keys, median times."""
     size = x.double().square().sum().item()
     for name, c in compressors.items():
         error, encode, decode, sent = 0.0, [], [], 0

@@ -15,7 +15,7 @@ Draw = Callable[[Path], None]
 
 
 def drawings(data: Path) -> dict[str, Draw]:
-    """What draws a file, by its path under docs."""
+    """The function that draws each file, by its path under docs."""
     made: dict[str, Draw] = {
         f"papers/{name}.png": partial(one.plot, read(data / f"{name}.csv")) for name, one in REPRODUCTIONS.items()
     }
@@ -31,7 +31,7 @@ def draw(root: Path) -> None:
     """Draw all of them."""
     import matplotlib  # noqa: PLC0415  (an extra)
 
-    # The same rows are to give the same bytes: an SVG file has the time of its drawing, and random names.
+    # The same rows should give the same bytes, but an SVG file holds the time of drawing and random names.
     os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
     with matplotlib.rc_context({"svg.hashsalt": "thinwire"}):
         for name, one in drawings(root / "benchmarks" / "data").items():

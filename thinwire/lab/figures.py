@@ -1,6 +1,6 @@
 """Tables in README and docs, made from the rows in benchmarks/data: `make figures`.
 
-A page marks the place with `<!-- table: NAME -->` and `<!-- end -->`; what stands between them is replaced.
+A page marks the place with `<!-- table: NAME -->` and `<!-- end -->`; the text between them is replaced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _quantisers(rows: Rows) -> str:
         ]
         for r in rows
     ]
-    head = ["compressor", "bits an element", "smaller by", "squared error / squared norm", "unbiased"]
+    head = ["compressor", "bits per element", "smaller by", "squared error / squared norm", "unbiased"]
     return table(head, body) + where(rows[0], "thinwire bench compress")
 
 
@@ -105,12 +105,12 @@ def step(data: Path) -> str:
         ]
         for r in rows
     ]
-    head = ["method", "step ms", "DDP ms", "ratio", "encode ms", "wire ms", "decode ms", "bits sent a parameter"]
+    head = ["method", "step ms", "DDP ms", "ratio", "encode ms", "wire ms", "decode ms", "bits sent per parameter"]
     return table(head, body) + where(rows[0], "thinwire bench step --local")
 
 
 def hosts(file: str, data: Path) -> str:
-    """A step between hosts with shaped uplinks: a row a contestant and rate."""
+    """A step between hosts with shaped uplinks: one row per contestant and rate."""
     rows = load(data / file)
     body = [
         [
@@ -126,12 +126,12 @@ def hosts(file: str, data: Path) -> str:
         ]
         for r in rows
     ]
-    head = ["rate", "method", "step ms", "20% to 80%", "bits sent a parameter", "wire bound ms", "its share"]
+    head = ["rate", "method", "step ms", "20% to 80%", "bits sent per parameter", "wire bound ms", "its share"]
     return table([*head, "processors ms", "faster than DDP"], body, left=2) + _on_hosts(rows)
 
 
 def speedup(data: Path) -> str:
-    """The same for a first screen: what a step takes at each rate, and how much faster than DDP that is."""
+    """The same, shorter: how long a step takes at each rate, and how much faster than DDP that is."""
     rows = load(data / "step-hosts-16.csv")
     rates = list(dict.fromkeys(r["rate"] for r in rows))
     by_name: dict[str, dict[str, Mapping[str, str]]] = {}
@@ -146,14 +146,14 @@ def speedup(data: Path) -> str:
         body.append([_contestant(name), f"{bits:.1f}", *cells])
     head = [
         "method",
-        "bits sent a parameter",
+        "bits sent per parameter",
         *(cell for rate in reversed(rates) for cell in (RATES[rate], "faster")),
     ]
     return table(head, body) + _on_hosts(rows)
 
 
 def _on_hosts(rows: Rows) -> str:
-    """Where, and the command with every method."""
+    """The machine, and the command with every method."""
     methods = (name for name in dict.fromkeys(r["method"] for r in rows) if name not in RIVALS)
     return where(rows[0], HOSTS.format("".join(f" --method {name}" for name in methods)))
 
@@ -164,7 +164,7 @@ def _contestant(name: str) -> str:
 
 
 def kernels(data: Path) -> str:
-    """Speed of the kernels against a copy: a row a method, a column a kernel."""
+    """Speed of the kernels against a copy: one row per method and one column per kernel."""
     rows = load(data / "kernels.csv")
     names = list(dict.fromkeys(r["kernel"] for r in rows))
     groups: dict[tuple[str, str, str], dict[str, str]] = {}
@@ -180,7 +180,7 @@ def kernels(data: Path) -> str:
 
 
 def alone(data: Path) -> str:
-    """Kernels that are no compressor: transforms, codes, selection."""
+    """Kernels that are not compressors: transforms, codes, selection."""
     rows = load(data / "alone.csv")
     body = [
         [
@@ -210,7 +210,7 @@ def rate(data: Path) -> str:
         for r in sorted(rows, key=lambda r: float(r["bits_per_element"]))
         if float(r["bits_per_element"]) < 10
     ]
-    head = ["method", "bits an element", "error", "Shannon's bound", "bits from the bound"]
+    head = ["method", "bits per element", "error", "Shannon's bound", "bits from the bound"]
     return table(head, body) + where(rows[0], "thinwire bench rate")
 
 

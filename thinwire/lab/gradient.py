@@ -1,6 +1,7 @@
 """A recorded gradient: one batch of a small convolutional net on scikit-learn's digits, after 40 steps of SGD.
 
-`load()` reads the file in the package; `python -m thinwire.lab.gradient` records it anew (needs the `lab` extra).
+`load()` reads the file in the package; `python -m thinwire.lab.gradient` records it again (this needs the `lab`
+extra).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The idx files of MNIST and its kin: gzip, a magic number, the sizes, then bytes.
+"""The idx files of MNIST and similar data sets: gzip, a magic number, the sizes, then bytes.
 
 The magic number is two zero bytes, the kind of number (8: unsigned bytes) and how many dimensions follow.
 """

@@ -39,7 +39,7 @@ Say = Callable[[Any], None]
 
 @dataclass
 class Outcome:
-    """What became of one rank: a result, an error (a traceback), or neither when it was killed."""
+    """How one rank ended: a result, an error (a traceback), or neither when it was killed."""
 
     result: Any = None
     error: str = ""
@@ -77,12 +77,12 @@ def outcomes(
         raise ValueError(f"a run needs at least one worker; got {workers}: write --workers 4")
     if hosts is not None and workers > hosts.hosts:
         raise ValueError(
-            f"{workers} ranks on {hosts.hosts} hosts: one each; write Network({workers}, {hosts.rate!r})"
+            f"{workers} ranks on {hosts.hosts} hosts: each takes one; write Network({workers}, {hosts.rate!r})"
         )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
     with tempfile.TemporaryDirectory() as folder:
-        resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before that is blocked
+        resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before the block
         ranks: list[_Rank] = []
         try:
             with _deaf():
@@ -97,10 +97,11 @@ def outcomes(
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: a start that is cut in half leaves pieces behind.
+    """Let Ctrl-C wait for the end of the block, since an interrupted start leaves processes behind.
 
-    Processes that start in it inherit the mask, so that Ctrl-C is ours alone. The mask is this thread's, and others
-    may hear the signal, so it gets another handler too. Only the main thread may set one, and only it is interrupted.
+    Processes that start inside it inherit the mask, so that only this process acts on Ctrl-C. The mask covers one
+    thread, and others may receive the signal, so its handler is replaced too. Only the main thread may set a handler,
+    and only it is interrupted.
     """
     heard: list[bool] = []
     main = threading.current_thread() is threading.main_thread()
@@ -166,7 +167,7 @@ class _Rank:
             self.outcome.result = value
 
     def stop(self, folder: Path) -> None:
-        """Kill what still runs, and say where it was."""
+        """Kill the process if it still runs, and record where it was."""
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -195,13 +196,13 @@ def _listen(ranks: list[_Rank], deadline: float, grace: float, hear: Say) -> Non
 
 
 def _main(seat: _Seat, pipe: Connection, program: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """The life of one rank."""
+    """What the process of one rank does, from start to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops everybody
     rank, workers = seat.rank, seat.workers
     try:
         log = (seat.folder / f"stack{rank}").open("w")
     except FileNotFoundError:
-        os._exit(1)  # Ctrl-C came while this process started, and the others have gone home
+        os._exit(1)  # Ctrl-C came while this process started, and the others have already ended
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
     try:
         if seat.namespace is not None:
@@ -215,7 +216,7 @@ def _main(seat: _Seat, pipe: Connection, program: Callable[..., Any], args: tupl
         _tell(pipe, "result", result)
     except BaseException:
         _tell(pipe, "error", traceback.format_exc())
-        os._exit(1)  # the other ranks may be gone: no orderly farewell
+        os._exit(1)  # the other ranks may be gone, so there is no orderly shutdown
 
 
 def _tell(pipe: Connection, kind: str, value: Any) -> None:

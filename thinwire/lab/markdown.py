@@ -1,4 +1,4 @@
-"""Tables of a page, and where its figures were measured."""
+"""The tables of a page, and where its figures were measured."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ POINTS = 200  # of a curve, at most
 
 
 class Curve:
-    """The loss of every step; bytes and seconds of some."""
+    """The loss of every step; the bytes and seconds of some."""
 
     def __init__(self, steps: int) -> None:
         self.every = max(1, -(-steps // POINTS))
@@ -24,7 +24,7 @@ class Curve:
 
     @property
     def due(self) -> bool:
-        """Whether the last step is one to mark."""
+        """Whether the last step is to be marked."""
         return len(self.losses) % self.every == 0
 
     def mark(self, bytes_sent: float) -> None:
@@ -33,7 +33,7 @@ class Curve:
         self.seconds.append(time.perf_counter() - self.begun)
 
     def mean(self) -> dict[str, list[float]]:
-        """The curves: bytes and losses averaged over ranks, losses over the steps since the mark before."""
+        """The curves: bytes and losses averaged over ranks, losses also over the steps since the previous mark."""
         losses, steps = mean(self.losses), range(self.every, len(self.losses) + 1, self.every)
         return {
             "step": [float(n) for n in steps],
@@ -52,7 +52,7 @@ def mean(values: Sequence[float]) -> list[float]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The part of the labels that is named rightly; each rank tests its share."""
+    """The share of labels that are predicted correctly; each rank tests its part."""
     rank, world = dist.get_rank(), dist.get_world_size()
     right = torch.zeros((), dtype=torch.int64)
     for images, labels in zip(x[rank::world].split(512), y[rank::world].split(512), strict=True):

@@ -1,4 +1,4 @@
-"""Line plots as SVG text that takes its colours from the page: one path a line, with the class of its series."""
+"""Line plots as SVG text that takes its colours from the page: one path per line, with the class of its series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 30, 42
-LETTER = 6.5  # width of a letter of a tick, about
+LETTER = 6.5  # the approximate width of a letter of a tick
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What stands under or beside it, its scale, and how its numbers are written."""
+    """The label under or beside an axis, its scale, and how its numbers are written."""
 
     label: str
     log: bool = False
@@ -81,7 +81,7 @@ class _Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round numbers: on a log scale powers of ten, with others between when they are few; else equal steps."""
+        """Round numbers: on a log scale powers of ten, with others between them when few; otherwise equal steps."""
         if not self.log:
             rough = (self.high - self.low) / 5
             unit = 10 ** math.floor(math.log10(rough))
@@ -103,6 +103,6 @@ def _grid(x: _Scale, y: _Scale, across: Axis, up: Axis) -> Iterator[str]:
         text = across.write(t)
         half = LETTER * len(text) / 2
         middle = min(x(t), WIDTH - half)
-        if middle - half > end:  # numbers do not run into each other
+        if middle - half > end:  # so that numbers do not run into each other
             end = middle + half + LETTER
             yield f'<text class="tick middle" x="{middle:.1f}" y="{HEIGHT - BOTTOM + 16}">{escape(text)}</text>'

@@ -34,5 +34,5 @@ IDS = (
 
 
 def every() -> dict[str, Compressor]:
-    """Each of them, made, by its id with all that matters spelt out."""
+    """An instance of each, by its id with every setting that matters spelt out."""
     return {text: compressors.get(text) for text in IDS}

@@ -1,13 +1,14 @@
 """The race: seconds of training until a test accuracy is reached, over shaped links, one contestant at a time.
 
-Contestants: DDP in float32, with its fp16 hook, with its PowerSGD hook, and thinwire's methods. With one seed all
-start from the same model and see the same batches in the same order, SGD with a constant rate. A contestant first
-takes a few steps with a copy of the model on free links; then the uplinks get their rate and the clock starts.
+Contestants are DDP in float32, with its fp16 hook and with its PowerSGD hook, and thinwire's methods. With one seed
+all start from the same model and see the same batches in the same order; all use SGD with a constant rate. A
+contestant first takes a few steps with a copy of the model on free links; then the uplinks get their rate and the
+clock starts.
 
 The clock runs while ranks train, in stretches of some steps that start at a barrier and end when the slowest rank
-has ended. It stands during tests. A test is of the first images or windows of the test set, divided among ranks,
+has ended. It stops during tests. A test takes the first images or windows of the test set, divided among ranks,
 each with its own model (they differ where a method gossips). The race ends when the mean of the last three tests
-reaches the target. Bytes are those that the busiest host put on its wire while the clock ran, headers counted.
+reaches the target. Bytes are those that the busiest host put on its wire while the clock ran, including headers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TESTS = 3  # whose mean has to reach the target
 
 @dataclass(frozen=True)
 class Run:
-    """One contestant with one seed; without `rate` links stay as they are, and nobody counts their bytes."""
+    """One contestant with one seed; without `rate` links stay as they are, and their bytes are not counted."""
 
     task: str
     method: str
@@ -68,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True)
 class News:
-    """What rank 0 says after each test."""
+    """What rank 0 reports after each test."""
 
     run: int
     steps: int
@@ -78,14 +79,14 @@ class News:
 
 @dataclass(frozen=True)
 class Ended:
-    """What rank 0 says after each run."""
+    """What rank 0 reports after each run."""
 
     row: Row
 
 
 @dataclass
 class Track:
-    """One point a test: steps, seconds and bytes so far, the mean loss since the last test, the accuracy."""
+    """One point per test: steps, seconds and bytes so far, the mean loss since the last test, the accuracy."""
 
     step: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -108,7 +109,7 @@ class Track:
 
     @property
     def lost(self) -> bool:
-        """Whether the loss is no number any more."""
+        """Whether the loss is no longer a number."""
         return bool(self.loss) and not math.isfinite(self.loss[-1])
 
 
@@ -123,7 +124,7 @@ def runs(
     most: int | None = None,
     data: Path | None = None,
 ) -> list[Run]:
-    """Every contestant with every seed, seed by seed, and with every one of `lrs`, else with what is recorded.
+    """Every contestant with every seed, seed by seed, and with each of `lrs` or, without them, the recorded rate.
 
     Without a rate this is the grid, and runs end after half as many steps.
     """
@@ -131,10 +132,10 @@ def runs(
     longest = course.most if rate is not None else course.most // 2
     goal, steps = course.target if target is None else target, longest if most is None else most
     if not 0 < goal < 1:
-        raise ValueError(f"target={goal} is no accuracy between 0 and 1; write --target {course.target}")
+        raise ValueError(f"target={goal} is not an accuracy between 0 and 1; write --target {course.target}")
     if steps < TESTS * course.every:
         raise ValueError(
-            f"{steps} steps are fewer than {TESTS} tests take, one each {course.every}; write --steps {longest}"
+            f"{steps} steps are too few for {TESTS} tests, one every {course.every} steps; write --steps {longest}"
         )
     if not seeds or min(seeds) < 0:
         raise ValueError("a race needs seeds from 0 up; write --seeds 3, or --seed 0 --seed 1")
@@ -150,7 +151,7 @@ def runs(
 
 
 def check(task: str, hosts: int, rate: str) -> None:
-    """ValueError where the task cannot be shared, or float32 would outlast gloo's patience."""
+    """Raise a ValueError where the task cannot be shared, or a float32 step would outlast gloo's timeout."""
     course, known = race_courses.get(task), tasks.get(task)
     if not 2 <= hosts <= known.images // course.batch:
         raise ValueError(f"hosts={hosts}: 2 to {known.images // course.batch} can share {task}; write --hosts 4")
@@ -160,7 +161,7 @@ def check(task: str, hosts: int, rate: str) -> None:
 
 
 def race(say: Say, every: Sequence[Run]) -> list[Row]:
-    """One row a run, with its curves; runs on every rank, and rank 0's rows count."""
+    """One row per run, with its curves; this runs on every rank, and the rows of rank 0 count."""
     rows, here, data = [], None, None
     for number, run in enumerate(every):
         if data is None or here != (run.task, run.data):
@@ -234,7 +235,7 @@ def _row(run: Run, hosts: int, course: Course, track: Track, times: Sequence[flo
 
 @contextmanager
 def _entered(run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
-    """What is called, and what steps it."""
+    """The model to call, and the optimizer that steps it."""
     if run.method in RIVALS:
         yield RIVALS[run.method](net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
         return
@@ -261,7 +262,7 @@ def _step(model: nn.Module, optimizer: Optimizer, data: Data, chosen: Tensor) ->
 def _stretch(
     run: Run, model: nn.Module, optimizer: Optimizer, data: Data, some: Sequence[Tensor]
 ) -> tuple[float, float, float]:
-    """Train on these batches: seconds of the slowest rank, bytes of the busiest, mean loss of all."""
+    """Train on these batches; returns seconds of the slowest rank, bytes of the busiest, and the mean loss of all."""
     before = 0 if run.rate is None else transmitted()
     dist.barrier()
     start = time.perf_counter()

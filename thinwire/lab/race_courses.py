@@ -1,9 +1,9 @@
-"""Courses: what is raced on. Nets whose gradient is large for their computing, and accuracies to reach.
+"""Courses: what is raced on. Nets whose gradient is large for the time they compute, and accuracies to reach.
 
 At 100 Mbit/s on 4 hosts a float32 step takes 0.5 s for a million parameters, and a target is what float32 SGD reaches
-in 40 to 100 of them. Hosts of a lab share the cores of one machine, so batches are small: where a host reads 128
-characters a step, all four compute for 60 ms on two cores and send for 0.95 s. Weights are in several matrices, as in
-most nets, so that one can travel while another is computed.
+in 40 to 100 of them. Hosts of a lab share the cores of one machine, so batches are small: when a host reads 128
+characters per step, all four compute for 60 ms on two cores and send for 0.95 s. Weights are in several matrices, as
+in most nets, so that one can travel while another is computed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WIDTH = 1024
 @final
 @dataclass(frozen=True)
 class Course:
-    """`batch` images or windows a rank and step; every `every` steps a test on the first `tested` of the test set."""
+    """`batch` images or windows per rank and step; every `every` steps, a test on `tested` of the test set."""
 
     model: Callable[[], nn.Module]
     batch: int
     target: float  # accuracy, smoothed over tests
-    most: int  # steps, before a run is given up
+    most: int  # steps before a run is given up
     tested: int
     every: int = 5
 
@@ -61,7 +61,7 @@ def _text() -> nn.Module:
 
 
 def _wide(pixels: int, layers: int) -> nn.Module:
-    """Square layers between the pixels and the classes, whose first weights keep the scale of what passes."""
+    """Square layers between the pixels and the classes, whose initial weights keep the scale of their input."""
     parts: list[nn.Module] = [nn.Flatten()]
     for inputs in (pixels, *[WIDTH] * layers):
         layer = nn.Linear(inputs, WIDTH)

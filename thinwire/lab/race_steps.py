@@ -1,9 +1,9 @@
 """Step sizes of the race: the same small grid for every contestant, and what it chose.
 
 The grid runs on links as they are, since accuracy against steps does not depend on their rate, with a seed that is
-not raced and half as many steps at most. The step size that reaches the target in the fewest steps is taken; where
-none does, that of the highest accuracy. The rows are in benchmarks/data/race-steps.csv, and a test holds this table
-against them.
+not raced and at most half as many steps. The step size that reaches the target in the fewest steps is taken; if none
+does, the one with the highest accuracy. The rows are in benchmarks/data/race-steps.csv, and a test compares this
+table with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thinwire.lab.step_sizes import MOMENTUM, Step
 
 GRID = (0.0125, 0.025, 0.05, 0.1, 0.2)
 SEED = 100  # of the grid
-OWN_MOMENTUM = ("dgc",)  # methods with a momentum of their own: the optimizer gets none
+OWN_MOMENTUM = ("dgc",)  # methods with a momentum of their own, for which the optimizer gets none
 STEPS: Mapping[str, Mapping[str, float]] = {
     "digits": {
         "ddp": 0.05,
@@ -51,7 +51,7 @@ STEPS: Mapping[str, Mapping[str, float]] = {
 
 
 def step_of(task: str, name: str, lr: float | None) -> Step:
-    """The rate that is asked for or recorded, and the optimizer's momentum; ValueError where there is none."""
+    """The rate that is asked for or recorded, and the optimizer's momentum; raises ValueError if there is no rate."""
     found = STEPS[task].get(name) if lr is None else lr
     if found is None:
         raise ValueError(
@@ -64,5 +64,5 @@ def step_of(task: str, name: str, lr: float | None) -> Step:
 
 
 def best(rows: Sequence[Row]) -> Row:
-    """Of one contestant's rows on one task: fewest steps to the target, then highest accuracy."""
+    """The best of one contestant's rows on one task: fewest steps to the target, then highest accuracy."""
     return min(rows, key=lambda row: (not row["reached"], row["steps"] if row["reached"] else 0, -row["accuracy"]))

@@ -1,4 +1,4 @@
-"""What a race says: a line a contestant with its speed-ups, the points of its curves, a plot, a file that grows."""
+"""The results of a race: one line per contestant with its speed-ups, the points of its curves, a plot, a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
 
 FLOAT32, POWERSGD = "ddp", "ddp powersgd-4"
-RUN = ("task", "hosts", "rate", "method", "seed", "lr")  # what tells one run from another
+RUN = ("task", "hosts", "rate", "method", "seed", "lr")  # what distinguishes one run from another
 CURVES = {  # of a run, and the columns that hold their points
     "step": "step",
     "seconds": "seconds",
@@ -47,7 +47,7 @@ TRIED = {
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """One row a contestant, in the order of the rows: means over seeds, and speed-ups of each seed against its own.
+    """One row per contestant, in the order of the rows: means over seeds, and speed-ups within each seed.
 
     A speed-up is given where all seeds of both reached the target.
     """
@@ -100,19 +100,19 @@ def points(rows: Sequence[Row]) -> list[Row]:
 
 
 def without_curves(rows: Sequence[Row]) -> list[Row]:
-    """What fits on lines of a table."""
+    """The fields that fit into a table."""
     return [{name: value for name, value in row.items() if name != "curves"} for row in rows]
 
 
 def keep(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows to a CSV file; those of other runs that are in it stay, with their own machine."""
+    """Write the rows to a CSV file; rows of other runs in that file stay, with their own machine."""
     mine = {_key(row) for row in rows}
     old = records.load(path) if path.exists() else []
     records.save(path, [*(row for row in old if _key(row) not in mine), *rows])
 
 
 def read(path: Path, task: str, hosts: int, rate: str | None) -> list[Row]:
-    """The runs of one race in a CSV file; ValueError where there are none."""
+    """The runs of one race in a CSV file; raises ValueError if there are none."""
     mine = [
         row
         for row in records.read(path)
@@ -162,7 +162,7 @@ def page(path: Path) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Loss and accuracy against seconds, a thin line a run, in the colour of its contestant."""
+    """Loss and accuracy against seconds, one thin line per run, in the colour of its contestant."""
     from matplotlib import pyplot  # noqa: PLC0415  (an extra)
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.0, 4.8))
@@ -201,7 +201,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ratios(base: Sequence[Row], some: Sequence[Row]) -> list[float]:
-    """Seconds of the base over seconds of the other, of every seed; none where one did not arrive."""
+    """Seconds of the base over seconds of the other, for every seed; empty if one did not reach the target."""
     by_seed = {row["seed"]: row for row in base}
     pairs = [(by_seed[row["seed"]], row) for row in some if row["seed"] in by_seed]
     if len(pairs) < len(some) or not all(one["reached"] for pair in pairs for one in pair):

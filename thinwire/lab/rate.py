@@ -1,4 +1,4 @@
-"""Error against bits: every quantiser with every code, at the bits it really takes, beside Shannon's bound.
+"""Error against bits: every quantiser with every code, at the bits that it really takes, beside Shannon's bound.
 
 A row is a source, a method, 8 x bytes / elements of whole payloads, and |C(x) - x|^2 / |x|^2. `shannon_nmse` is
 2^(-2 R) at those R bits: no code for a Gaussian does better; for other sources it is a ruler, not a bound.
@@ -51,7 +51,7 @@ def rows(size: int = SIZE) -> Iterator[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel a source: bits across, error up, Shannon's bound; SVG, PNG or PDF by the name of the file."""
+    """One panel per source: bits across, error up, Shannon's bound; SVG, PNG or PDF by the name of the file."""
     pyplot = _pyplot()
     names = list(dict.fromkeys(row["source"] for row in rows))
     figure, panels = pyplot.subplots(1, len(names), figsize=(4.6 * len(names), 4.4), sharey=True, squeeze=False)
@@ -64,7 +64,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             x, y = [row["bits_per_element"] for row in some], [row["nmse"] for row in some]
             panel.plot(x, y, mark, ms=4, lw=1, label=label)
         panel.set(xscale="log", yscale="log", xlim=(0.04, 20), ylim=(1e-6, 30), title=source)
-        panel.set_xlabel("bits an element, measured")
+        panel.set_xlabel("bits per element, measured")
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("|C(x) - x|² / |x|²")
     panels[0][-1].legend(fontsize=7, loc="lower left")

@@ -39,13 +39,13 @@ def environment() -> Row:
 
 
 def command() -> str:
-    """The words that started this program, for a shell; of the program's path only the name."""
+    """The command that started this program, as for a shell, with only the name of the program's path."""
     program = Path(sys.argv[0]).name
     return shlex.join(["thinwire" if program == MODULE else program, *sys.argv[1:]])
 
 
 def save(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows as CSV, each with the environment, in place of what was there."""
+    """Write the rows as CSV, each with the environment; what was in the file is replaced."""
     known = environment()
     facts = {name: known[name] for name in FACTS}
     full = [{**facts, **row} for row in rows]
@@ -57,13 +57,13 @@ def save(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def load(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, as text; ValueError where a line has more or fewer fields than the first."""
+    """The rows of a CSV file, as text; raises ValueError if a line has more or fewer fields than the first."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows = []
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"{path}, line {reader.line_num}: not as many fields as there are columns")
+                raise ValueError(f"{path}, line {reader.line_num}: more or fewer fields than columns")
             rows.append(row)
     return rows
 
@@ -101,7 +101,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit, with a plus when the package has changes that are not in it."""
+    """The commit, with a plus if the package has uncommitted changes."""
     here = Path(__file__).resolve().parents[1]
     try:
         head = _git(here, "rev-parse", "--short=8", "HEAD")

@@ -15,7 +15,7 @@ ARXIV = re.compile(r"arXiv (\d\d)(\d\d\.\d{4,5})")
 
 @dataclass(frozen=True)
 class Reference:
-    """A title (or what stands in its place), the first author, a year and an arXiv number, as far as given."""
+    """A title (or what replaces it), the first author, a year and an arXiv number, as far as given."""
 
     paper: str | None = None
     author: str | None = None

@@ -1,4 +1,4 @@
-"""A residual net for images in ten classes, n of them at once: one a worker, each with its own parameters and images.
+"""A residual net for images in ten classes, n of them at once: one per worker, with its own parameters and images.
 
 Blocks are x + conv(relu(norm(conv(relu(norm(x)))))), as in He, Zhang, Ren, Sun, "Identity mappings in deep residual
 networks", ECCV 2016, arXiv 1603.05027. The channels of the n nets lie side by side and convolutions have n groups,
@@ -30,7 +30,7 @@ GROUPS = 4  # of channels that a norm takes together
 class Residual:
     """A convolution, a block for each step from width to width, the mean over the places, ten numbers.
 
-    A block halves the image; its short cut is a convolution of 1x1. `halve` halves the image before everything else.
+    A block halves the image; its shortcut is a 1x1 convolution. `halve` halves the image before everything else.
 
     >>> Residual().layout.numel
     18322
@@ -58,7 +58,7 @@ class Residual:
         return torch.cat(parts)
 
     def __call__(self, models: Tensor, images: Tensor) -> Tensor:
-        """Models (n, d) on images (n, batch, 1, height, width): numbers (n, batch, 10)."""
+        """Apply models (n, d) to images (n, batch, 1, height, width); returns (n, batch, 10)."""
         n = len(images)
         layout = self.layout
         parts = models.split(layout.sizes, 1)
@@ -73,7 +73,7 @@ class Residual:
 
 
 def _conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Images x (batch, n channels, height, width) with weight (n, out, channels, k, k), each net for itself."""
+    """Images x (batch, n channels, height, width) with weight (n, out, channels, k, k), each net separately."""
     n, k = weight.shape[0], weight.shape[-1]
     return conv2d(x, weight.flatten(0, 1), stride=stride, padding=k // 2, groups=n)
 

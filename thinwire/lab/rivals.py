@@ -15,19 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def ddp(net: nn.Module) -> nn.Module:
-    """In float32, with torch's own buckets."""
+    """DDP in float32, with torch's own buckets."""
     return DistributedDataParallel(net)
 
 
 def fp16(net: nn.Module) -> nn.Module:
-    """Gradients as fp16 on the wire."""
+    """DDP with gradients as fp16 on the wire."""
     wrapped = DistributedDataParallel(net)
     wrapped.register_comm_hook(None, fp16_compress_hook)
     return wrapped
 
 
 def powersgd(net: nn.Module) -> nn.Module:
-    """Of rank 4, in one bucket."""
+    """DDP with PowerSGD of rank 4, in one bucket."""
     megabytes = 1 + sum(4 * p.numel() for p in net.parameters()) // 2**20
     wrapped = DistributedDataParallel(net, bucket_cap_mb=megabytes)
     state = PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)

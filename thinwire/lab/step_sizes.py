@@ -1,12 +1,12 @@
-"""Which optimizer goes with which method: recorded, so that a comparison compares methods at their own best.
+"""Which optimizer goes with which method. It is recorded, so that a comparison shows each method at its own best.
 
 Most methods estimate the mean gradient and take the task's step size with momentum 0.9. Sign methods hand the
 optimizer +1 and -1 whatever the gradient's size, so that a step moves every weight by lr, and 0.05 leaves none in
 place. 1-bit Adam divides by the root of a second moment, with the same effect.
 
 Each was chosen by the lowest training loss of seed 0. Sign methods: on digits among 3e-4, 1e-3, 3e-3 and 1e-2, on
-fashion among 1e-3 and 3e-3. EF-signSGD on fashion: among 0.03, 0.05 and 0.1, of which float32 does best with 0.1.
-1-bit Adam's were not searched.
+fashion among 1e-3 and 3e-3. EF-signSGD on fashion: among 0.03, 0.05 and 0.1; float32 does best with 0.1.
+Those of 1-bit Adam were not searched for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thinwire.optim import OneBitAdam
 from thinwire.sync.signals import Momentum
 
 MOMENTUM = 0.9
-END = 0.05  # the last step, as a part of the first; between them the rate falls on a straight line
+END = 0.05  # the last rate as a fraction of the first; between them it falls on a straight line
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ STEPS: dict[tuple[str, str], Step] = {
 
 
 def step_of(task: Task, method: str) -> Step:
-    """What is recorded for the method and the task, or for the word before the colon, else the task's own."""
+    """What is recorded for the method and the task, or for the word before the colon, otherwise the task's own."""
     names = (method, method.partition(":")[0])
     return next((STEPS[name, task.name] for name in names if (name, task.name) in STEPS), Step(task.lr, MOMENTUM))
 
@@ -63,6 +63,6 @@ def optimizer_of(method: Method, step: Step, parameters: Iterable[Tensor]) -> Op
 
 
 def decay(optimizer: Optimizer, step: Step, done: float) -> None:
-    """Set the rate after the part `done` of the run, 0 to 1."""
+    """Set the rate after the fraction `done` of the run, 0 to 1."""
     for group in optimizer.param_groups:
         group["lr"] = step.lr * (1 - (1 - END) * done)

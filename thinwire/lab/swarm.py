@@ -13,22 +13,22 @@ from thinwire.comm.virtual import run
 from thinwire.core.types import Context, Key, Layout
 from thinwire.exchange.gossip import Gossip
 
-SUMS = ("recv.pull", "recv.estimate")  # over what was decoded; everything else is float32, as the sender has it
+SUMS = ("recv.pull", "recv.estimate")  # sums of what was decoded; everything else is float32, as at the sender
 
 
 @final
 class Swarm:
     """`n` ranks that start from `x`; the precision of `x` is that of the models.
 
-    In float64 what a rank sums up of its neighbours is float64 as well; messages are float32 at most. That is what
-    identities such as "the mean is that of plain SGD" are tested in.
+    In float64, what a rank sums up from its neighbours is float64 as well; messages are float32 at most. Identities
+    such as "the mean is that of plain SGD" are tested this way.
     """
 
     def __init__(self, exchange: Gossip, n: int, x: Tensor, layout: Layout | None = None, seed: int = 0) -> None:
         exchange.check(n)
         self.exchange, self.n, self.seed = exchange, n, seed
         self.layout = layout or Layout.flat(x.numel())
-        self.models = x.flatten().repeat(n, 1)  # one row a rank
+        self.models = x.flatten().repeat(n, 1)  # one row per rank
         self.steps = 0
         self.bytes = 0  # sent by all ranks
         self.messages = 0
@@ -39,7 +39,7 @@ class Swarm:
             self.states.append({name: t.to(x.dtype) if name in SUMS else t for name, t in state.items()})
 
     def step(self, updates: Tensor | Sequence[Tensor]) -> None:
-        """One local update a rank, row by row, then one exchange."""
+        """One local update per rank, row by row, then one exchange."""
         moved = torch.stack(list(updates)).to(self.models.dtype)
         early = self.exchange.before_step
         before = self.models

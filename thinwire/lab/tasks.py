@@ -1,6 +1,6 @@
 """Tasks that train in a minute on two cores: images in ten classes, and text.
 
-`digits` is scikit-learn's 8x8 digits, 1,437 to train on and 360 to test. `fashion` is Fashion-MNIST, 60,000 and
+`digits` is scikit-learn's 8x8 digits, 1,437 to train on and 360 to test on. `fashion` is Fashion-MNIST, 60,000 and
 10,000 images of 28x28 (Xiao, Rasul, Vollgraf, 2017, arXiv 1708.07747), from its four files. `text` is the source of
 Python's standard library, 36,000 and 4,000 windows of 32 characters (thinwire/lab/text.py).
 """
@@ -24,7 +24,7 @@ FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind i
 
 @dataclass(frozen=True)
 class Data:
-    """Images (count, 1, height, width), float32, and labels (count,), int64; of text characters (count, 32) twice."""
+    """Images (count, 1, height, width), float32, and labels (count,), int64; for text, two of (count, 32)."""
 
     train_x: Tensor
     train_y: Tensor
@@ -34,10 +34,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and how long: `batch` images or windows a worker and step, SGD with `lr` and momentum 0.9."""
+    """What is trained, and how: `batch` images or windows per worker and step, SGD with `lr` and momentum 0.9."""
 
     name: str
-    images: int  # or windows, to train on
+    images: int  # to train on; windows for text
     locate: Callable[[Path | None], Path | None]
     load: Callable[[Path | None], Data]
     model: Callable[[], nn.Module]
@@ -48,10 +48,10 @@ class Task:
     what: str = "images"
 
     def check_workers(self, workers: int) -> None:
-        """Refuse what leaves no step to take."""
+        """Refuse a number of workers that leaves no step to take."""
         if not 1 <= workers <= self.images // self.batch:
             raise ValueError(
-                f"{self.name} has {self.images} {self.what} for steps of {self.batch} a worker, so 1 to "
+                f"{self.name} has {self.images} {self.what} for steps of {self.batch} per worker, so 1 to "
                 f"{self.images // self.batch} workers can share it; write --workers 4"
             )
 
@@ -75,7 +75,7 @@ def _find_digits(folder: Path | None) -> Path | None:
     if folder is not None:
         raise ValueError("the digits come with scikit-learn; leave --data out, or write --task fashion")
     if find_spec("sklearn") is None:
-        raise ValueError("the digits come with scikit-learn, which is not here; write pip install 'thinwire[lab]'")
+        raise ValueError("the digits come with scikit-learn, which is missing; write pip install 'thinwire[lab]'")
     return None
 
 

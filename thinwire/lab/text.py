@@ -1,11 +1,11 @@
 """The text task: a small transformer reads Python's own standard library, character by character.
 
-The corpus comes with every Python: the sources of some of its modules, joined, without what is not ASCII, cut into
-windows of WINDOW + 1 characters that do not overlap. The first WINDOWS of them are used, every tenth to test. They
-depend on the version of Python, which every record holds.
+The corpus comes with every Python: the sources of some of its modules, joined, without characters that are not ASCII,
+cut into windows of WINDOW + 1 characters that do not overlap. The first WINDOWS of them are used, every tenth for
+testing. They depend on the version of Python, which every record holds.
 
-A window (c_1, ..., c_33) asks 32 questions: from c_1 .. c_t, which is c_(t+1)? The accuracy is the part of them
-that is answered rightly. 30% of the characters are spaces.
+A window (c_1, ..., c_33) asks 32 questions: from c_1 .. c_t, which is c_(t+1)? The accuracy is the share of them
+that are answered correctly. 30% of the characters are spaces.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MODULES = (
     *("typing", "uuid", "warnings", "weakref"),
 )
 WINDOW = 32  # characters that are read at a time
-WINDOWS = 40_000  # of the 55,000 and more that there are
+WINDOWS = 40_000  # of more than 55,000
 TRAINED = WINDOWS - WINDOWS // 10
 SYMBOLS = 128
-SMALL = 0.02  # deviation of the places' first weights
+SMALL = 0.02  # deviation of the initial weights of places
 
 
 def find(folder: Path | None) -> Path:
@@ -52,7 +52,7 @@ def load(folder: Path | None) -> tuple[Tensor, Tensor]:
     text = text[text < SYMBOLS]
     if len(text) < WINDOWS * (WINDOW + 1):
         raise ValueError(
-            f"{where} holds {len(text):,} characters of {WINDOWS * (WINDOW + 1):,}; "
+            f"{where} holds {len(text):,} of the {WINDOWS * (WINDOW + 1):,} characters needed; "
             "write --data with the folder of a whole standard library"
         )
     windows = text[: WINDOWS * (WINDOW + 1)].view(WINDOWS, WINDOW + 1).long()
@@ -62,7 +62,7 @@ def load(folder: Path | None) -> tuple[Tensor, Tensor]:
 
 @final
 class Reader(nn.Module):
-    """A transformer of `layers` layers; (batch, WINDOW) characters to (batch, SYMBOLS, WINDOW) scores of the next."""
+    """A transformer of `layers` layers; it maps (batch, WINDOW) characters to (batch, SYMBOLS, WINDOW) scores."""
 
     later: Tensor
 
@@ -76,7 +76,7 @@ class Reader(nn.Module):
         self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(WINDOW), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of every next character, classes in dimension 1 as cross_entropy wants them."""
+        """Scores of every next character, with classes in dimension 1 as cross_entropy expects."""
         seen = self.layers(self.symbols(x) + self.places, mask=self.later, is_causal=True)
         scores: Tensor = self.scores(seen)
         return scores.transpose(1, 2)

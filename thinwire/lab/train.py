@@ -1,7 +1,7 @@
 """Train one task under one method on every rank of the default group, and record what it cost.
 
-Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Seconds are of the training
-steps alone: loading, the first contact of the ranks and the test are not in them.
+Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Seconds are those of the
+training steps alone, without loading, the first contact of the ranks and the test.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Job:
             raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
 
     def located(self) -> Job:
-        """The same, with its data found."""
+        """The same job, with its data found."""
         return replace(self, data=tasks.get(self.task).locate(self.data))
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What rank 0 says while it trains."""
+    """What rank 0 reports while it trains."""
 
     job: int
     step: int
@@ -59,7 +59,7 @@ class Progress:
 
 
 def train_all(say: Say, jobs: Sequence[Job]) -> list[Row]:
-    """The records of all jobs, one after the other in the same processes. Runs on every rank."""
+    """The records of all jobs, one after the other in the same processes. This runs on every rank."""
     rows: list[Row] = []
     here: tuple[str, Path | None] | None = None
     for number, job in enumerate(jobs):
@@ -72,7 +72,7 @@ def train_all(say: Say, jobs: Sequence[Job]) -> list[Row]:
 
 
 def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
-    """Train, test, and return one row with its curves: the same on every rank but for the seconds."""
+    """Train, test, and return one row with its curves, the same on every rank except for the seconds."""
     task, rank, world = tasks.get(job.task), dist.get_rank(), dist.get_world_size()
     epochs = job.epochs or task.epochs
     per_epoch = len(data.train_x) // (task.batch * world)
@@ -102,7 +102,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         found = wire.consensus()
         equal = replicas_equal(model)
     if isinstance(method.sync.of, Param):
-        model.load_state_dict(found.model, strict=False)  # what a user keeps of models that differ
+        model.load_state_dict(found.model, strict=False)  # what a user keeps where models differ
     if rank == 0:
         say(Progress(number, steps, steps, curve.losses[-1]))
     curves = curve.mean()
@@ -130,11 +130,11 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
 
 
 def without_curves(row: Row) -> Row:
-    """What fits on one line of a table."""
+    """The fields that fit on one line of a table."""
     return {name: value for name, value in row.items() if name != "curves"}
 
 
 def _warm(task: Task, data: Data) -> None:
-    """One step that is thrown away: torch sets itself up in the first."""
+    """Take one step and discard it, since torch sets itself up in the first."""
     some = slice(0, task.batch)
     torch.autograd.backward(task.loss(task.model()(data.train_x[some]), data.train_y[some]))

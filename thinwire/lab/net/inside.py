@@ -1,4 +1,4 @@
-"""Move into a host: what a rank does first of all."""
+"""Move into a host, which is the first thing that a rank does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ CLONE_NEWNET = 0x40000000
 
 
 def enter(namespace: str) -> None:
-    """Put this thread, and all that it starts from here on, into a network namespace; gloo is told its interface.
+    """Put this thread, and all that it starts from now on, into a network namespace, and tell gloo its interface.
 
-    The kernel moves one thread, not a process: call it while there is one. Python has os.setns from 3.12 on.
+    The kernel moves one thread, not a process, so call this while there is only one. Python has os.setns from 3.12
+    on.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     place = os.open(NAMESPACES / namespace, os.O_RDONLY)

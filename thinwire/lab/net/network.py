@@ -1,4 +1,4 @@
-"""Network: N hosts with an address each, a bridge between them, and a rate on every uplink."""
+"""Network: N hosts, each with an address, a bridge between them, and a rate on every uplink."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Network:
         return f"{self.lab}-{host}"
 
     def address(self, host: int) -> str:
-        """Of a host, on its own eth0."""
+        """The address of a host, on its own eth0."""
         return f"10.77.0.{1 + host}"
 
     def set_rate(self, rate: str) -> None:
@@ -54,7 +54,7 @@ class Network:
         self.rate = rate
 
     def tx_bytes(self, host: int) -> int:
-        """Bytes that a host has put on its wire, headers counted."""
+        """Bytes that a host has put on its wire, including headers."""
         return transmitted(self.namespace(host))
 
     def __enter__(self) -> Network:
@@ -65,7 +65,7 @@ class Network:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what stops everybody at the terminal does not stop it
+            start_new_session=True,  # a signal from the terminal to everybody does not stop it
         )
         try:
             self._build()
@@ -80,12 +80,12 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Remove everything; again does nothing."""
+        """Remove everything; a second call does nothing."""
         guardian, self._guardian = self._guardian, None
         if guardian is None:
             return
         reaper.remove(self.lab)
-        guardian.communicate()  # it finds nothing left to do
+        guardian.communicate()  # by now it has nothing to do
 
     def _build(self) -> None:
         bridge = f"{self.lab}-bridge"
@@ -105,7 +105,7 @@ class Network:
                 self._delay(bridge, port, self.latency)
 
     def _delay(self, bridge: str, port: str, latency: str) -> None:
-        """On the way from the bridge to a host, where nothing is shaped."""
+        """Delay packets on the way from the bridge to a host, where nothing is shaped."""
         words = ("root", "netem", "delay", latency, "limit", DELAYED)
         try:
             call("tc", "-n", bridge, "qdisc", "add", "dev", port, *words)

@@ -6,12 +6,12 @@ import re
 
 BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-LOWEST = 10**5  # bits a second: below, one full packet takes longer than the shaper may hold it
+LOWEST = 10**5  # bits per second; below this, one full packet takes longer than the shaper may hold it
 HIGHEST = 10**12
 
 
 def bits_per_second(rate: str) -> int:
-    """A rate as a number; ValueError where tc would read it otherwise or not at all."""
+    """A rate as a number; raises ValueError where tc would read it differently or not at all."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", rate)
     bits = round(float(found[1]) * BITS[found[2]]) if found else 0
     if not LOWEST <= bits <= HIGHEST:

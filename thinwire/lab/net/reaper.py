@@ -1,11 +1,11 @@
-"""Remove the namespaces of one lab, with the processes left in them. Also a program of its own: the guardian.
+"""Remove the namespaces of one lab, with the processes left in them. Run as a program it is the guardian.
 
-The guardian reads from a pipe whose other end only the lab's process holds. It reads nothing; the end of the file
-says that the process has gone, however it went. It runs by its path and imports the standard library alone, so that
-it starts in milliseconds and is small.
+The guardian reads from a pipe whose other end only the lab's process holds. Nothing is ever written; the end of the
+file shows that the process has ended, in whatever way. It runs by its path and imports the standard library alone, so
+that it starts in milliseconds and is small.
 
 A lab is called thinwire-PID-START-TAG: the process that owns it, when that started (in clock ticks after boot, since
-numbers are used again), and a random word. Its namespaces are called LAB-0, LAB-1, ... and LAB-bridge.
+numbers are reused), and a random word. Its namespaces are called LAB-0, LAB-1, ... and LAB-bridge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAB = re.compile(r"(thinwire-(\d+)-(\d+)-[0-9a-f]+)-\w+")
 
 
 def remove(lab: str) -> None:
-    """Kill what runs in the lab's namespaces and delete them; what is gone already is none of our business."""
+    """Kill the processes in the lab's namespaces and delete these; those that are gone already are ignored."""
     names = [path.name for path in _namespaces() if path.name.startswith(f"{lab}-")]
     for name in names:
         for word in _ip("netns", "pids", name).split():
@@ -33,7 +33,7 @@ def remove(lab: str) -> None:
 
 
 def sweep() -> list[str]:
-    """Remove the labs whose owner is dead; returns which."""
+    """Remove the labs whose owner is dead, and return their names."""
     labs = {found[1]: found for path in _namespaces() if (found := LAB.fullmatch(path.name))}
     dead = [lab for lab, found in labs.items() if started(int(found[2])) != int(found[3])]
     for lab in dead:
@@ -42,7 +42,7 @@ def sweep() -> list[str]:
 
 
 def started(pid: int) -> int:
-    """When a process started, in clock ticks after boot; 0 where there is none."""
+    """When a process started, in clock ticks after boot; 0 if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -9,7 +9,7 @@ import sys
 
 
 def check() -> None:
-    """OSError with what to do where a lab cannot be built."""
+    """Raise an OSError that says what to do where a lab cannot be built."""
     if sys.platform != "linux":
         raise OSError(
             f"the network lab is made of Linux network namespaces, and this is {sys.platform}; "
@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def call(*words: str) -> str:
-    """Run one command; OSError with its own words where it fails."""
+    """Run one command; if it fails, raise an OSError with its message."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip() or f'ended with status {done.returncode}'}")

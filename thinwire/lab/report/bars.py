@@ -1,4 +1,4 @@
-"""Bars: what the time of a step goes into, and bits an element. Text and boxes, so that a phone can show them."""
+"""Bars: where the time of a step goes, and bits per element; text and boxes, so that a phone can show them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from thinwire.lab.report.series import Series
 from thinwire.lab.report.words import ms
 
 SUMS = (
-    "Above: the step. Below: its parts, each summed over threads that work at the same time, so that together they "
-    "may exceed the step."
+    "The upper bar is the step. The lower bar is its parts, each summed over threads that work at the same time, so "
+    "that together they may exceed the step."
 )
 
 
 def time_bars(charts: Sequence[Chart], series: Series) -> str:
-    """The step above, its parts below, and a tick for what it stands beside."""
+    """The step above, its parts below, and ticks for what it is compared with."""
     parted = any(name in split(part) for chart in charts for part in chart.parts for name in PARTS)
     note = f'<p class="note">{escape(SUMS)}</p>' if parted else ""
     return _side_by_side([_time_chart(chart, series) for chart in charts]) + note
 
 
 def bit_bars(charts: Sequence[Chart], series: Series) -> str:
-    """One bar a method."""
+    """One bar per method."""
     made = []
     for chart in charts:
         values = [part.finite("bits_per_element") or 0.0 for part in chart.parts]

@@ -1,4 +1,4 @@
-"""Charts: which lines of the files may be compared as bars. One chart for each file and setting."""
+"""Charts: which lines of the files may be compared as bars, with one chart for each file and setting."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PARTS = ("compute", "encode", "wire", "decode")
 MARKS = {"ddp_ms": "DDP's step", "wire_bound_ms": "its bytes at the link's full rate"}
 PLACE = ("task", "split", "kind", "source", "workers", "hosts", "rate", "latency", "params", "epochs")
 WITHIN = ("label", "lr", "eta")  # what may differ between bars of one chart
-MOST = 40  # bars of one chart; of more, a table says more
+MOST = 40  # bars of one chart; with more, a table is clearer
 SAME_BITS = ("method", "compressor", "label", *(name for name in PLACE if name != "kind"))
 
 
 @final
 @dataclass(frozen=True)
 class Chart:
-    """Bars beside each other; the title says what tells this chart from the others."""
+    """Bars beside each other; the title says how this chart differs from the others."""
 
     title: str
     parts: Sequence[Group]
@@ -44,18 +44,18 @@ def times(parts: Sequence[Group]) -> list[Chart]:
 
 
 def bits(parts: Sequence[Group], runs: Sequence[Run]) -> list[Chart]:
-    """Charts of bits an element, also of rows that are not in the summary."""
+    """Charts of bits per element, including rows that are not in the summary."""
     known = {id(row) for part in parts for row in part.rows}
     rows = [(run.name, row) for run in runs for row in run.rows if row.get("method") is not None]
     others = [Group(name, [row]) for name, row in rows if id(row) not in known]
-    once: dict[str, Group] = {}  # learning rates change no bits
+    once: dict[str, Group] = {}  # learning rates do not change bits
     for part in [*parts, *others]:
         once.setdefault(plain([part.run, *(part.rows[0].get(name) for name in SAME_BITS)]), part)
     return _charts(list(once.values()), lambda part: part.finite("bits_per_element") is not None)
 
 
 def split(part: Group) -> dict[str, float]:
-    """Milliseconds of a step, and of what the rows say of it; empty where they say nothing more than the step."""
+    """Milliseconds of a step and of the parts that the rows hold; empty if they hold only the step."""
     step, per, unit = part.finite("step_ms"), 1.0, "ms"
     if step is None and (seconds := part.finite("seconds")) is not None and (steps := part.finite("steps")):
         step, per, unit = 1e3 * seconds / steps, 1e3 / steps, "s"
@@ -72,7 +72,7 @@ def _charts(parts: Sequence[Group], drawn: Callable[[Group], bool]) -> list[Char
 
 
 def _title(key: tuple[str, ...], keys: Sequence[tuple[str, ...]]) -> str:
-    """The file's name, if that is enough; else every setting that differs."""
+    """The file's name, if that is enough; otherwise also every setting that differs."""
     if 1 < len(keys) == len({other[0] for other in keys}):
         return key[0]
     return ", ".join(

@@ -1,4 +1,4 @@
-"""Curves: the loss against steps, bytes and seconds, a block for each task, with a legend that switches lines."""
+"""Curves: the loss against steps, bytes and seconds, one block per task, with a legend that hides lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from thinwire.lab.report.groups import Group
 from thinwire.lab.report.series import Series
 from thinwire.lab.report.words import bytes_of, is_number
 
-AROUND = 4  # points on each side that are averaged with one
-WIDE = 8.0  # a log axis is for numbers this many times apart
+AROUND = 4  # points on each side that are averaged into each
+WIDE = 8.0  # a log axis is used for numbers this many times apart
 AXES = {
     "step": Axis("steps"),
     "bytes_sent": Axis("bytes sent by one worker", write=bytes_of),
@@ -24,7 +24,7 @@ TITLES = {"step": "Loss against steps", "bytes_sent": "Loss against bytes", "sec
 
 
 def blocks(parts: Sequence[Group], series: Series) -> str:
-    """Every task's legend and plots; nothing where no row has curves."""
+    """Every task's legend and plots; empty if no row has curves."""
     tasks: dict[str, list[tuple[str, Row]]] = {}
     for part in parts:
         for row in part.rows:
@@ -73,7 +73,7 @@ def _lines(name: str, rows: Sequence[tuple[str, Row]], series: Series) -> list[L
 
 
 def _numbers(curves: Mapping[str, Any], name: str) -> list[float]:
-    """A list of numbers, or nothing: the file may hold anything."""
+    """A list of numbers; empty if it is anything else, since the file may hold anything."""
     values = curves.get(name)
     return [float(v) if is_number(v) else math.nan for v in values] if isinstance(values, list) else []
 
@@ -84,7 +84,7 @@ def _wide(values: Sequence[float]) -> bool:
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
-    """The mean of the points around each."""
+    """The mean of the points around each point."""
     return [
         sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - AROUND) : i + AROUND + 1])
     ]

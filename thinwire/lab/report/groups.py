@@ -1,4 +1,4 @@
-"""Groups: the rows that are one line of the summary. Rows that agree in all of SETTINGS differ in their seeds alone.
+"""Groups: the rows that make one line of the summary. Rows that agree in all of SETTINGS differ in their seeds alone.
 
 A row belongs here when it has a method and either an accuracy, curves, or the time of a step.
 """
@@ -47,19 +47,19 @@ class Group:
         return is_number(self.rows[0].get("step_ms"))
 
     def mean(self, name: str) -> float | None:
-        """Over the rows; None where one has no such number."""
+        """The mean over the rows; None if a row has no such number."""
         values = [derived(row, name) for row in self.rows]
         there = [value for value in values if value is not None]
         return fmean(there) if len(there) == len(values) else None
 
     def finite(self, name: str) -> float | None:
-        """The mean, where it is a number to draw and to compare: finite, and not below 0."""
+        """The mean, if it can be drawn and compared: finite, and not below 0."""
         value = self.mean(name)
         return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
 def derived(row: Row, name: str) -> float | None:
-    """A number of the row, or one that follows from others; None where it has none."""
+    """A number of the row, or one that follows from others; None if the row has neither."""
     if is_number(found := row.get(name)):
         return float(found)
     if name == "bits_per_element" and is_number(sent := row.get("tx_bits_per_param")):
@@ -83,13 +83,13 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def belongs(row: Row) -> bool:
-    """Whether a row is of a training run or of a step."""
+    """Whether a row describes a training run or a step."""
     measured = any(is_number(row.get(name)) for name in (*ACCURACIES, "step_ms"))
     return row.get("method") is not None and (measured or isinstance(row.get("curves"), dict))
 
 
 def finding(parts: Sequence[Group]) -> str:
-    """A sentence on one task: the smallest traffic within half a point of the best; empty where that says nothing."""
+    """A sentence on one task: the smallest traffic within half a point of the best; empty if there is none."""
     known = [
         (accuracy, ratio, sent, part.method)
         for part in parts
@@ -105,5 +105,5 @@ def finding(parts: Sequence[Group]) -> str:
         return f"Best accuracy: {best:.1%}. No method within half a point of it sent fewer bytes than float32."
     return (
         f"Among the methods within half a point of the best accuracy ({best:.1%}), {method} sent least: "
-        f"{bytes_of(sent)} a worker, {ratio:.1f} times less than a float32 ring all-reduce, at {accuracy:.1%}."
+        f"{bytes_of(sent)} per worker, {ratio:.1f} times less than a float32 ring all-reduce, at {accuracy:.1%}."
     )

@@ -1,6 +1,6 @@
 """The page: whole, self-contained, readable on a phone, in light and in dark, and on paper.
 
-Nothing is fetched, and the page forbids it to itself: its policy allows one script, by its hash, and no address.
+Nothing is fetched, and the page's own policy forbids it: one script is allowed, by its hash, and no address.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from thinwire.lab.report.table import generic
 from thinwire.lab.report.words import count, plain
 
 HERE = Path(__file__).parent
-OPEN = 12  # rows of a table that is shown without being asked for
+OPEN = 12  # rows of a table that is shown unfolded
 NAMED = 3  # runs whose names fit into a heading
 SMOOTH = (
-    "Each point is the mean of those around it, four on each side at most. Press a name to hide its lines; point at "
+    "Each point is the mean of those around it, at most four on each side. Press a name to hide its lines; point at "
     "it, or at a row of the table, to see it alone."
 )
 
@@ -41,7 +41,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
         _section("summary", "Summary", summary.tables(parts, series)),
         _section("curves", "Loss", curves.blocks(parts, series), SMOOTH),
         _section("time", "Time of a step", bars.time_bars(stepped, series)),
-        _section("bits", "Bits an element", bars.bit_bars(sent, series)),
+        _section("bits", "Bits per element", bars.bit_bars(sent, series)),
         _section("rows", "All rows", _tables(runs, alone=not parts)),
         _section("runs", "Commands and versions", "\n".join(map(_made_with, runs))),
     ]
@@ -64,7 +64,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
 
 
 def headline(runs: Sequence[Run], parts: Sequence[Group]) -> str:
-    """What the page is of, where nobody says it."""
+    """The title of the page, where none is given."""
     places, methods = {_place(part) for part in parts}, {part.method for part in parts}
     if len(places) == 1 and places != {""}:
         return f"{places.pop()}: " + (f"{len(methods)} methods" if len(methods) > 1 else methods.pop())
@@ -72,7 +72,7 @@ def headline(runs: Sequence[Run], parts: Sequence[Group]) -> str:
 
 
 def _findings(parts: Sequence[Group]) -> list[str]:
-    """A sentence for each task that methods trained equally long on; which one, where there are several."""
+    """A sentence for each task on which methods trained equally long; it names the task where there are several."""
     tasks: dict[str, list[Group]] = {}
     for part in parts:
         tasks.setdefault(_place(part), []).append(part)
@@ -107,7 +107,7 @@ def _tables(runs: Sequence[Run], *, alone: bool) -> str:
 
 
 def _made_with(run: Run) -> str:
-    """The command, and machine and versions, of one file."""
+    """The command, machine and versions of one file."""
     lines = [f"<h3>{escape(run.name)}</h3>"]
     for facts in run.environments:
         command = facts.get("command")
@@ -116,7 +116,7 @@ def _made_with(run: Run) -> str:
     if not run.environments:
         lines.append('<p class="note">The file does not say how it was made.</p>')
     elif not any(facts.get("command") for facts in run.environments):
-        lines.append('<p class="note">The file does not say by which command.</p>')
+        lines.append('<p class="note">The file does not say which command made it.</p>')
     return "\n".join(filter(None, lines))
 
 

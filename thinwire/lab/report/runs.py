@@ -1,8 +1,8 @@
 """Runs: what a report is made from. A run is a file with rows, and the machine, versions and command behind them.
 
 A JSON document of any command is `{"environment": {...}, "rows": [...], ...}`. Other JSON is taken as it comes: a
-list is rows, an object's lists of objects are tables, what is left of it is a row. A CSV file has the environment in
-its columns; where rows of several machines are in one file, all of them are kept.
+list is rows; an object's lists of objects are tables, and its other fields are a row. A CSV file has the environment
+in its columns; where one file has rows of several machines, all of these are kept.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Run:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What the command measured; none in a document of another shape."""
+        """What the command measured; empty in a document of another shape."""
         return self.tables.get(MAIN, ())
 
 
 def read_all(paths: Sequence[Path]) -> list[Run]:
-    """Every file; files of the same name are told apart by their folder."""
+    """Every file; files of the same name are distinguished by their folder."""
     names = Counter(path.name for path in paths)
     return [read(path, "/".join(path.absolute().parts[-2:]) if names[path.name] > 1 else path.name) for path in paths]
 
 
 def read(path: Path, name: str = "") -> Run:
-    """One file; ValueError where there is nothing to show."""
+    """One file; raises ValueError if there is nothing to show."""
     if not path.exists():
         raise ValueError(f"there is no file {path}; {HINT}")
     made = _csv if path.suffix.lower() == ".csv" else _json
     try:
         tables, environments = made(path)
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text; {HINT}") from None
+        raise ValueError(f"{path} is not text; {HINT}") from None
     tables = {key: rows for key, rows in tables.items() if rows}
     if not any(row for rows in tables.values() for row in rows):
         raise ValueError(f"{path} holds no rows; {HINT}")
@@ -81,11 +81,11 @@ def _json(path: Path) -> tuple[dict[str, list[Row]], list[Row]]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); {HINT}") from None
     except RecursionError:
-        raise ValueError(f"{path} is not JSON that a person would write: it is nested too deep; {HINT}") from None
+        raise ValueError(f"{path} is nested too deeply for JSON that a person would write; {HINT}") from None
     if isinstance(found, list):
         return {MAIN: _rows(found)}, []
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds one {type(found).__name__} and no rows; {HINT}")
+        raise ValueError(f"{path} holds one {type(found).__name__} but no rows; {HINT}")
     known = found.pop("environment", None)
     tables = {key: _rows(found.pop(key)) for key in [MAIN] if isinstance(found.get(key), list)}
     listed = [key for key, item in found.items() if isinstance(item, list) and item and isinstance(item[0], dict)]

@@ -1,4 +1,4 @@
-"""Series: one colour for a method on the whole page, in both lights; after ten methods, dashes tell them apart."""
+"""Series: one colour per method on the whole page, for light and dark; after ten methods, dashes are added."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Series:
 
     @classmethod
     def of(cls, methods: Iterable[Any]) -> Series:
-        """Every method once, as it comes."""
+        """Every method once, in order of appearance."""
         return cls(tuple(dict.fromkeys(str(name) for name in methods)))
 
     def mark(self, method: Any) -> str:
-        """Its class on the page; none for a method without colour."""
+        """The method's class on the page; empty for a method without colour."""
         return f"s{self.names.index(str(method))}" if str(method) in self.names else ""
 
     def named(self, method: Any) -> str:

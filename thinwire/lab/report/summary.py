@@ -1,4 +1,4 @@
-"""Summary: one line a method, means over seeds; training runs and training steps have a table each."""
+"""Summary: one line per method, with means over seeds; training runs and training steps have separate tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thinwire.lab.report.series import Series
 from thinwire.lab.report.table import Column, column, table
 from thinwire.lab.report.words import bytes_of, ms, plain, same
 
-LAST = ("lr", "eta")  # settings that stand behind the numbers
+LAST = ("lr", "eta")  # settings that follow the numbers
 LOCAL = (
     "With all workers on one machine and no slow link between them, seconds show what a method costs in computing, "
     "and not what it saves."
@@ -23,7 +23,7 @@ LOCAL = (
 @final
 @dataclass(frozen=True)
 class Measured:
-    """What stands above a column, how its numbers are written, what they mean."""
+    """The heading of a column, how its numbers are written, and what they mean."""
 
     label: str
     write: Callable[[float], str]
@@ -35,26 +35,32 @@ MEASURED = {
     "accuracy_mean_model": Measured(
         "accuracy", lambda v: f"{v:.2%}", "Accuracy is that of the workers' mean model over the test set."
     ),
-    "bytes_sent": Measured("bytes sent", bytes_of, "Bytes sent: by one worker in all, counted where they are sent."),
-    "bytes": Measured("bytes", bytes_of, "Bytes: sent by all workers together."),
+    "bytes_sent": Measured(
+        "bytes sent", bytes_of, "Bytes sent are those of one worker in all, counted where they are sent."
+    ),
+    "bytes": Measured("bytes", bytes_of, "Bytes are those sent by all workers together."),
     "ratio": Measured(
-        "smaller by", lambda v: f"{v:.1f}x", "Smaller by: the bytes of a float32 ring all-reduce over those."
+        "smaller by",
+        lambda v: f"{v:.1f}x",
+        "Smaller by is the ratio of the bytes of a float32 ring all-reduce to those.",
     ),
     "bits_per_element": Measured(
-        "bits an element",
+        "bits per element",
         lambda v: f"{v:.2f}",
-        "Bits an element: sent by a worker for one element in one step; a float32 ring all-reduce of n workers sends "
-        "64 (n - 1) / n.",
+        "Bits per element are those that a worker sends for one element in one step; a float32 ring all-reduce sends "
+        "64 (n - 1) / n with n workers.",
     ),
     "seconds": Measured(
         "seconds",
         lambda v: f"{v:.1f}",
-        "Seconds are of the training steps, without loading and testing.",
+        "Seconds are those of the training steps, without loading and testing.",
     ),
     "step_ms": Measured("step, ms", ms, "The time of a step is a median."),
-    "ddp_ms": Measured("DDP, ms", ms, "DDP: torch's DistributedDataParallel in float32, in the same run."),
+    "ddp_ms": Measured("DDP, ms", ms, "DDP is torch's DistributedDataParallel in float32, in the same run."),
     "wire_share": Measured(
-        "wire share", lambda v: f"{v:.0%}", "Wire share: the time of the bytes at the link's full rate over the step."
+        "wire share",
+        lambda v: f"{v:.0%}",
+        "Wire share is the time of the bytes at the link's full rate over the time of the step.",
     ),
     "speedup": Measured("speed-up", lambda v: f"{v:.2f}x", "Speed-up is over DDP's float32."),
     "loss": Measured("loss", lambda v: f"{v:.4f}", "Loss is that at the end of training."),

@@ -11,14 +11,14 @@ from typing import Any, final
 from thinwire.lab.records import Row
 from thinwire.lab.report.words import cell, heading, is_number, plain, same
 
-LONG = 40  # rows of a table that scrolls up and down, too
-LEFT_OUT = "curves"  # they are drawn
+LONG = 40  # rows above which a table also scrolls up and down
+LEFT_OUT = "curves"  # it is drawn instead
 
 
 @final
 @dataclass(frozen=True)
 class Column:
-    """`label` and `cells` are HTML; `keys` are what is sorted by, None where there is nothing."""
+    """`label` and `cells` are HTML; `keys` are what rows are sorted by, None for an empty cell."""
 
     label: str
     cells: Sequence[str]
@@ -37,7 +37,7 @@ def column(name: str, values: Sequence[Any]) -> Column:
 
 
 def table(columns: Sequence[Column], label: str, classes: Sequence[str] = ()) -> str:
-    """A table in a box that scrolls; the first column heads the rows. `classes` are the rows'."""
+    """A table in a box that scrolls; the first column heads the rows. `classes` are those of the rows."""
     head = "".join(f'<th scope="col"{one.side}><button type="button">{one.label}</button></th>' for one in columns)
     lines = []
     for number in range(len(columns[0].cells)):
@@ -56,7 +56,7 @@ def table(columns: Sequence[Column], label: str, classes: Sequence[str] = ()) ->
 
 
 def generic(rows: Sequence[Row], label: str) -> str:
-    """A table of any rows. What is the same in all of them stands above it, once; a single row stands upright."""
+    """A table of any rows. What is the same in all rows stands above it, once; a single row is shown upright."""
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name != LEFT_OUT]
     values = {name: [row.get(name) for row in rows] for name in sorted(names, key=lambda name: name != "method")}
     if len(rows) == 1:
@@ -70,7 +70,7 @@ def generic(rows: Sequence[Row], label: str) -> str:
 
 
 def _key(value: Any) -> Any:
-    """Numbers are sorted by size, all else by its text."""
+    """Numbers are sorted by size, everything else by its text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return value if is_number(value) else plain(value)

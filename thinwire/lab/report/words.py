@@ -27,7 +27,7 @@ def bytes_of(n: float) -> str:
 
 
 def number(n: float) -> str:
-    """Four figures, and commas in what is large.
+    """Four figures, with commas in large numbers.
 
     >>> number(25165824), number(0.98333333), number(2017), number(1.5e-7)
     ('25,165,824', '0.9833', '2017', '1.5e-07')
@@ -40,7 +40,7 @@ def number(n: float) -> str:
 
 
 def ms(value: float) -> str:
-    """Milliseconds: tenths, where they are to be seen."""
+    """Milliseconds, with tenths where they matter."""
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -54,7 +54,7 @@ def count(n: Any, word: str) -> str:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it can be counted with: a float, or an int that fits into one; no bool."""
+    """Whether it is a number to compute with: a float, or an int that fits into one, but not a bool."""
     if isinstance(value, bool):
         return False
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
@@ -72,7 +72,7 @@ def plain(value: Any) -> str:
 
 
 def cell(name: str, value: Any) -> str:
-    """What stands in the table for field `name`: HTML."""
+    """The HTML that stands in the table for field `name`."""
     if is_number(value) and math.isfinite(value):
         kinds = [write for part, write in FIELDS.items() if name.startswith(part)]
         return escape((kinds[0] if kinds else number)(value))
@@ -85,7 +85,7 @@ def cell(name: str, value: Any) -> str:
 
 
 def breaking(name: str) -> str:
-    """A method's id as HTML that may go on in the next line after its punctuation.
+    """A method's id as HTML that may break after its punctuation.
 
     >>> breaking("qsgd:bits=4,norm=l2")
     'qsgd:<wbr>bits=4,<wbr>norm=l2'
@@ -99,7 +99,7 @@ def heading(name: str) -> str:
 
 
 def same(values: Mapping[str, Any]) -> str:
-    """A line on what all rows have in common; nothing where that is nothing."""
+    """A line on what all rows have in common; empty if that is nothing."""
     said = ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items() if value is not None)
     return f'<p class="note">In all rows: {said}.</p>' if said else ""
 

@@ -1,17 +1,17 @@
 """ATOMO: atoms drawn with the best probabilities lose least; singular vectors are better atoms than elements.
 
     special cases      one-level QSGD and ternary levels beside element-wise ATOMO with s = |g|_1/|g|_2, |g|_1/|g|_max
-    gradient, 2 bits   a recorded gradient at about 2 bits an element: singular vectors, elements,
+    gradient, 2 bits   a recorded gradient at about 2 bits per element: singular vectors, elements,
                        quantisers; `even` draws as many atoms with equal probabilities
     training, 2 bits   four workers, one residual net, the digits: the same; variances of one of its gradients
 
-Variance is E|decoded - g|^2 / |g|^2, from 300 draws a seed; that of even singular vectors is computed. Bits are those
-of whole messages, header and all.
+Variance is E|decoded - g|^2 / |g|^2, from 300 draws per seed; that of even singular vectors is computed. Bits are
+those of whole messages, including the header.
 
 Reference: Wang, Sievert, Liu, Charles, Papailiopoulos, Wright, "ATOMO: communication-efficient learning via atomic
 sparsification", NeurIPS 2018, arXiv 1806.04090.
 
-Departs from the paper: a small net on the digits; no clock of a cluster, so its speed-ups are not measured.
+Departs from the paper: a small net on the digits; there is no cluster to time, so the speed-ups are not measured.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from thinwire.lab.reproduce.study import Means, Run, Statement, Study
 
 TRAINING = "training, 2 bits"
 EVEN = "singular vectors, even"
-BIASED = 2.5  # a squared bias of half a percent of the variance; few atoms make most of it, so chance is large, too
+BIASED = 2.5  # a squared bias of half a percent of the variance; a few atoms make most of it, so chance is large too
 NEAR = 0.005  # half a point of accuracy: about two of the 360 images
 CHANNELS: dict[str, Channel] = {
     "float32": FLOAT,
@@ -58,7 +58,7 @@ CHANNELS: dict[str, Channel] = {
 def _unbiased(method: str) -> Statement:
     def test(at: Means) -> tuple[str, bool]:
         part = at[RECORDED, method]["bias"]
-        return f"the mean of {DRAWS} draws errs by {part:.2f} of what chance leaves", part < BIASED
+        return f"the mean of {DRAWS} draws errs by {part:.2f} of what chance alone would leave", part < BIASED
 
     return Statement(f"ATOMO is unbiased ({method})", "proved", ((RECORDED, method),), test)
 
@@ -95,7 +95,7 @@ def _kept(other: str) -> Statement:
 
 @final
 class Atomo(Study):
-    """Which atoms, and with which probabilities."""
+    """Which atoms are drawn, and with which probabilities."""
 
     name: ClassVar[str] = "atomo"
     paper: ClassVar[str] = "Wang et al. 2018, arXiv 1806.04090"
@@ -121,9 +121,9 @@ class Atomo(Study):
         "accuracy": ".2%",
     }
     heads: ClassVar[dict[str, str]] = {
-        "bits": "bits an element",
-        "bias": "error of the mean draw, of what no bias leaves",
-        "encode_ms": "ms an encode",
+        "bits": "bits per element",
+        "bias": "error of the mean draw, relative to no bias",
+        "encode_ms": "ms per encode",
         "loss": "training loss",
         "accuracy": "test accuracy",
     }
@@ -156,7 +156,7 @@ class Atomo(Study):
         return [{"step": 1, "steps": 1, **nothing, **found}]
 
     def plot(self, rows: Sequence[Row], path: Path) -> None:
-        """Variance on the recorded gradient, variance and accuracy in training; bars are from seed to seed."""
+        """Variance on the recorded gradient, variance and accuracy in training; bars show the range over seeds."""
         means = self.summary(rows)
         draw(
             [
@@ -173,8 +173,8 @@ def _panel(means: Sequence[Row], rows: Sequence[Row], case: str, field: str) -> 
     lines = []
     for at, row in enumerate(mine):
         seeds = [r[field] for r in rows if (r["case"], r["method"]) == (case, row["method"])]
-        name = f"_{row['method']}"  # no legend: ticks have the names
+        name = f"_{row['method']}"  # no legend, since the ticks carry the names
         lines.append(Line(name, [at], [row[field]], 2, marks=True, low=[min(seeds)], high=[max(seeds)]))
     ticks = [row["method"].replace(" ", "\n") for row in mine]
-    title = f"{case} an element"
+    title = f"{case} per element"
     return Panel(title, "", field, lines, log_y=field == "variance", ticks=ticks)

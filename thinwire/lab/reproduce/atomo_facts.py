@@ -4,7 +4,7 @@
     bias        the squared error of the mean of all draws, times their number, over the variance: 1 without bias
 
 `SPECIAL`: one-level QSGD and ternary levels beside element-wise ATOMO with s = |g|_1/|g|_2 and |g|_1/|g|_max.
-`RECORDED`: all at about 2 bits an element.
+`RECORDED`: all at about 2 bits per element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thinwire.lab.residual import Residual
 
 SPECIAL, RECORDED = "special cases", "gradient, 2 bits"
 DRAWS = 300
-ATOMS, SHARE = 2.6, 0.052  # singular vectors a matrix, and the part of the elements: about 2 bits an element
+ATOMS, SHARE = 2.6, 0.052  # singular vectors per matrix, and the share of the elements: about 2 bits per element
 
 
 def _budget(norm: Callable[[Tensor], Tensor]) -> AtomoEntries:
@@ -57,7 +57,7 @@ COMPRESSORS: dict[str, dict[str, Callable[[], Compressor]]] = {
 
 
 def measure(made: Compressor, seed: int, g: Tensor, layout: Layout) -> Row:
-    """Variance, bias, bits an element and the median milliseconds of an encode."""
+    """Variance, bias, bits per element and the median milliseconds of an encode."""
     lost, bits, times, total = [], [], [], torch.zeros(g.numel(), dtype=torch.float64)
     for step in range(DRAWS):
         key, begun = Key(seed, step), time.process_time()
@@ -85,7 +85,7 @@ def trained(seed: int) -> tuple[Tensor, Layout]:
 
 
 def even() -> float:
-    """The variance of as many singular vectors with equal probabilities: sum of lambda^2 (r/s - 1), of |g|^2."""
+    """The variance of as many singular vectors with equal probabilities: sum of lambda^2 (r/s - 1), over |g|^2."""
     g, layout = gradient.load()
     lost = 0.0
     for t in AtomoSpectral(ATOMS).matrices(layout):

@@ -1,4 +1,4 @@
-"""Reproduction: a published comparison, run again here: what the paper says, what was measured, which of it holds."""
+"""Reproduction: a published comparison, run again: what the paper says, what was measured, and what holds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from thinwire.lab import records
 from thinwire.lab.records import Row
 
 Say: TypeAlias = Callable[[int, int, str], None]
-"""Runs done, runs known of, and what was done last."""
+"""How many runs are done, how many are known of, and which was done last."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a reader may change. None is the reproduction's own choice."""
+    """What a reader may change. None stands for the reproduction's own choice."""
 
     task: str = "digits"
     split: str = "iid"
     epochs: int | None = None
     seeds: int | None = None
-    methods: tuple[str, ...] = ()  # all, if none
+    methods: tuple[str, ...] = ()  # all, if empty
     data: Path | None = None
     jobs: int = 1
 
@@ -50,15 +50,15 @@ class Reproduction(ABC):
     columns: ClassVar[dict[str, str]]
     """Fields of a summary and their formats, for the terminal."""
     sections: ClassVar[tuple[str, ...]]
-    """What `page` has: a page in docs/papers marks the place of each as `<!-- table: NAME-SECTION -->`."""
+    """The sections of `page`: a page in docs/papers marks the place of each as `<!-- table: NAME-SECTION -->`."""
 
     @abstractmethod
     def check(self, settings: Settings) -> Settings:
-        """Refuse what cannot run, before any work; the settings with every choice made."""
+        """Refuse settings that cannot run, before any work; returns the settings with every choice made."""
 
     @abstractmethod
     def run(self, settings: Settings, say: Say) -> list[Row]:
-        """One row a run."""
+        """One row per run."""
 
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> list[Row]:
@@ -74,7 +74,7 @@ class Reproduction(ABC):
 
     @abstractmethod
     def page(self, rows: Sequence[Row]) -> dict[str, str]:
-        """Every section in Markdown, from rows that were kept: each with its machine."""
+        """Every section in Markdown, from recorded rows, each with its machine."""
 
 
 def check_methods(wanted: Iterable[str], known: Collection[str]) -> None:
@@ -85,7 +85,7 @@ def check_methods(wanted: Iterable[str], known: Collection[str]) -> None:
 
 
 def keep(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows to a CSV file; those of other tasks and splits that are in it stay, with their own machine."""
+    """Write the rows to a CSV file; rows of other tasks and splits in that file stay, with their own machine."""
     mine = {(row.get("task"), row.get("split")) for row in rows}
     old = records.load(path) if path.exists() else []
     others = [row for row in old if (row.get("task"), row.get("split")) not in mine]

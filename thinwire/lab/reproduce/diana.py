@@ -50,7 +50,7 @@ GOALS = {"to_3": 1e-3, "to_5": 1e-5, "to_7": 1e-7}  # gaps, and the steps until 
 
 
 def channel(case: str, method: str) -> tuple[Channel, float]:
-    """What a worker sends, and what the rate 1/L is divided by."""
+    """What a worker sends, and by what the rate 1/L is divided."""
     if method == "gd":
         return Channel(Identity()), 1.0
     q = Qsgd(levels=1, norm=CASES[case][0], block=BLOCK)
@@ -63,7 +63,7 @@ def channel(case: str, method: str) -> tuple[Channel, float]:
 
 @lru_cache(maxsize=4)
 def problem(by_label: bool, seed: int) -> Logistic:
-    """The digits among eight."""
+    """The digits, shared by eight workers."""
     return Logistic(N, RIDGE, by_label=by_label, seed=seed)
 
 
@@ -95,7 +95,7 @@ def _fewer(at: Means) -> tuple[str, bool]:
     whole, mine = (at["largest, sorted", method]["sent"] for method in ("gd", "diana"))
     if whole is None or mine is None:
         return "a gap of 1e-7 was not reached", False
-    return f"{mine:.0f} bits an element for {whole:.0f}: {whole / mine:.1f} times fewer", mine < whole
+    return f"{mine:.0f} bits per element against {whole:.0f}: {whole / mine:.1f} times fewer", mine < whole
 
 
 @final
@@ -122,11 +122,11 @@ class Diana(Study):
     }
     heads: ClassVar[dict[str, str]] = {
         "case": "scale, images",
-        "message": "bits an element of a message",
+        "message": "bits per element of a message",
         "to_3": "steps to a gap of 1e-3",
         "to_5": "1e-5",
         "to_7": "1e-7",
-        "sent": "bits an element to 1e-7",
+        "sent": "bits per element to 1e-7",
         "gap": f"gap after {STEPS} steps",
     }
     statements: ClassVar[tuple[Statement, ...]] = (

@@ -4,15 +4,15 @@ Syn-d is a linear regression with d features and 10,000 samples:
 
     y = <w*, x> + e,    loss(w) = mean (<w, x> - y)^2 / 2,    distance(w) = |w - w*|
 
-Four workers draw 64 samples a step; 1,500 steps with a rate of 0.02. Both quantisers have 4 levels and one L2 scale a
-gradient; ECQ-SGD has alpha = 0.2, beta = 0.9. Loss and distance are means over ten of the last 100 steps, and over
-seeds. Bits are those of scale and levels in the messages sent, without the 32 bytes of thinwire's header: once in
-fields of equal width, once in Elias' sparse code, which loses nothing and so is the same run.
+Four workers each draw 64 samples per step, for 1,500 steps with a rate of 0.02. Both quantisers have 4 levels and one
+L2 scale per gradient; ECQ-SGD has alpha = 0.2, beta = 0.9. Loss and distance are means over ten of the last 100
+steps, and over seeds. Bits are those of scale and levels in the messages sent, without the 32 bytes of thinwire's
+header: once in fields of equal width, once in Elias' sparse code, which loses nothing and so is the same run.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
-optimization", ICML 2018, arXiv 1806.08054, figure 2. The paper itself could not be had; this follows accounts of it.
+optimization", ICML 2018, arXiv 1806.08054, figure 2. The paper itself was not available; this follows accounts of it.
 
-Departs from the paper: how x, w* and e are drawn, the workers and the batch are in no account, nor are alpha and
+Departs from the paper: no account gives how x, w* and e are drawn, the workers, the batch, alpha or
 beta. Here x and w* are standard normal, e is 0.1 times that, and alpha and beta are those of a public port.
 """
 
@@ -86,7 +86,7 @@ class EcqFig2(Reproduction):
         return replace(settings, seeds=seeds)
 
     def run(self, settings: Settings, say: Say) -> list[Row]:
-        """Means over seeds: a row a set and method, quantisers with plain fields and coded."""
+        """Means over seeds: one row per set and method, for quantisers one with plain fields and one coded."""
         s = self.check(settings)
         assert s.seeds is not None
         ways = [way for way in WAYS if not s.methods or way in s.methods]
@@ -103,7 +103,7 @@ class EcqFig2(Reproduction):
         return rows
 
     def summary(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows themselves."""
+        """The rows, with the columns of the summary."""
         return [{name: row[name] for name in self.columns} for row in rows]
 
     def trends(self, rows: Sequence[Row]) -> list[Trend]:
@@ -144,7 +144,7 @@ class EcqFig2(Reproduction):
             [row["set"], row["method"], f"{1000 * row['loss']:.3f}", f"{row['distance']:.4f}", _bits(row)]
             for row in rows
         ]
-        head = ["set", "method", "loss, thousandths", "distance", "bits an element"]
+        head = ["set", "method", "loss, thousandths", "distance", "bits per element"]
         made = table(head, body, left=2) + where(rows[0], "thinwire reproduce ecq-fig2")
         return {"rows": made, "statements": statements(self.trends(rows))}
 
@@ -167,7 +167,7 @@ def channel(way: str, d: int) -> Channel:
 
 
 def descend(run: Run) -> tuple[float, float, float]:
-    """Loss and distance at the end, and bits an element."""
+    """Loss and distance at the end, and bits per element."""
     g = torch.Generator().manual_seed(run.seed)
     x, truth = torch.randn(SAMPLES, run.d, generator=g), torch.randn(run.d, generator=g)
     y = x @ truth + NOISE * torch.randn(SAMPLES, generator=g)
@@ -185,7 +185,7 @@ def descend(run: Run) -> tuple[float, float, float]:
 
 
 def _rows(run: Run, loss: float, distance: float, bits: float) -> list[Row]:
-    """One row, or that of plain fields and that of the code."""
+    """One row, or two: one for plain fields and one for the code."""
     row: Row = {"set": f"Syn-{run.d}", "method": run.way, "loss": loss, "distance": distance}
     if run.way == "32-bit":
         return [row | {"bits_per_element": bits}]

@@ -1,14 +1,14 @@
 """ECQ-SGD, figure 3: where the time of 1,000 iterations on Syn-20K goes, and the test loss they reach.
 
-Two hosts of a network lab, a process and a core each, with uplinks of 50 Mbit/s; the runs are in syn_20k. 32-bit SGD
-is a ring all-reduce; QSGD and ECQ-SGD send one L2 scale and rANS-coded levels to every other host. The number behind
-a name is s, its levels.
+There are two hosts of a network lab, with one process and one core each and uplinks of 50 Mbit/s; the runs are in
+syn_20k. 32-bit SGD is a ring all-reduce; QSGD and ECQ-SGD send one L2 scale and rANS-coded levels to every other
+host. The number after a name is s, its levels.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
-optimization", ICML 2018, arXiv 1806.08054, figure 3. The paper itself could not be had; this follows accounts of it.
+optimization", ICML 2018, arXiv 1806.08054, figure 3. The paper itself was not available; this follows accounts of it.
 
-Departs from the paper: how samples are drawn, hosts, link, batch, learning rate, s, alpha and beta are in no account.
-Codes are rANS.
+Departs from the paper: no account gives how samples are drawn, the hosts, link, batch, learning rate, s, alpha or
+beta. Codes are rANS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thinwire.lab.reproduce.syn_20k import STAGES, Job, descend
 TASK, HOSTS, RATE = "Syn-20K", 2, "50mbit"
 WAYS = ("32-bit", "QSGD-16", "QSGD-64", "QSGD-127", "ECQ-SGD-16", "ECQ-SGD-64")
 OWN = (Settings.task, Settings.split)  # where the reader asked for nothing
-NEAR = 0.05  # of the loss: what counts as similar
+NEAR = 0.05  # of the loss, which counts as similar
 COLOURS = dict(zip(STAGES, ("#bbbbbb", "#e69f00", "#d55e00", "#0072b2"), strict=True))
 FIGURES = ("seconds", *(f"{stage}_s" for stage in STAGES), "loss", "mb_sent")
 
@@ -101,7 +101,7 @@ class EcqFig3(Reproduction):
         return told
 
     def plot(self, rows: Sequence[Row], path: Path) -> None:
-        """A bar a method, cut into stages, with its loss."""
+        """One bar per method, cut into stages, with its loss."""
         from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
         means = self.summary(rows)
@@ -130,7 +130,7 @@ class EcqFig3(Reproduction):
 
 
 def may_build() -> None:
-    """PermissionError with what to write where there is no root; what else a lab lacks is said by the lab."""
+    """Raise a PermissionError that says what to write without root; the lab itself reports anything else it lacks."""
     try:
         tools.check()
     except PermissionError as error:
@@ -159,13 +159,13 @@ def _lower(ecq: Row, qsgd: Row) -> tuple[str, bool]:
 
 
 def _losses(one: Row, other: Row) -> str:
-    return f"{one['loss']:.5f} to {other['loss']:.5f}, {100 * (one['loss'] / other['loss'] - 1):+.1f}%"
+    return f"{one['loss']:.5f} against {other['loss']:.5f}, {100 * (one['loss'] / other['loss'] - 1):+.1f}%"
 
 
 def _sooner(ecq: Row, other: Row) -> tuple[str, bool]:
-    """Whether its slowest run is shorter than the other's fastest."""
+    """Whether the slowest run of one is shorter than the fastest of the other."""
     codes = ecq["encode_s"] + ecq["decode_s"]
-    here = f"{_range(ecq)} s, of which {codes:.2f} s encode and decode, to {_range(other)} s"
+    here = f"{_range(ecq)} s, of which {codes:.2f} s encode and decode, against {_range(other)} s"
     return here, ecq["max_s"] < other["min_s"]
 
 

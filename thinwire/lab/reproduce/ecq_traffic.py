@@ -2,15 +2,15 @@
 
 Four workers train one residual net of 18,322 parameters. "s=10" has ten levels and one L2 scale for the whole
 gradient, rANS-coded, once without a memory (QSGD) and once with the sum of all past errors (ECQ-SGD, alpha = 0.1,
-beta = 1). "s=6" sends still less, with alpha = 0.07. `ratio` is that of a message to 32 bits an element;
-`ring_ratio` is that of all a worker sends to its three peers to what it sends in a ring all-reduce of float32, which
-is half as much for four workers.
+beta = 1). "s=6" sends still less, with alpha = 0.07. `ratio` is that of 32 bits per element to a message;
+`ring_ratio` is that of what a worker sends in a ring all-reduce of float32 to all that it sends to its three peers,
+which makes it half as large for four workers.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
-optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
+optimization", ICML 2018, arXiv 1806.08054. The paper itself was not available; this follows accounts of it.
 
 Departs from the paper: a small net on digits or Fashion-MNIST in place of ResNet-20 on CIFAR-10, and minutes of
-training. One learning rate for all methods, that of float32. Levels, alpha and beta are ours, chosen on
+training. All methods use the learning rate of float32. Levels, alpha and beta are ours, chosen on
 Fashion-MNIST with seed 0. Codes are rANS in place of Huffman's.
 """
 
@@ -115,12 +115,12 @@ class EcqTraffic(Reproduction):
         return means
 
     def trends(self, rows: Sequence[Row]) -> list[Trend]:
-        """The traffic cut, and memory beside none, on each task."""
+        """The cut in traffic, and memory against none, on each task."""
         means = self.summary(rows)
         return [trend for task in dict.fromkeys(row["task"] for row in means) for trend in _trends(means, task)]
 
     def plot(self, rows: Sequence[Row], path: Path) -> None:
-        """Accuracy against how many times less is sent, a panel a task."""
+        """Accuracy against how many times less is sent, with one panel per task."""
         from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
         means = self.summary(rows)
@@ -138,12 +138,12 @@ class EcqTraffic(Reproduction):
             panel.set_xscale("log")
             panel.set_xlim(0.6, 800)
             panel.set_xticks((1, 10, TIMES), ("1", "10", str(TIMES)))
-            panel.set(title=task, xlabel="times less than 32 bits an element", ylabel="test accuracy, %")
+            panel.set(title=task, xlabel="times less than 32 bits per element", ylabel="test accuracy, %")
             panel.grid(alpha=0.25)
         figure.savefig(path)
 
     def page(self, rows: Sequence[Row]) -> dict[str, str]:
-        """Means, a table a task, and the statements."""
+        """Means, with one table per task, and the statements."""
         means = self.summary(rows)
         parts = []
         for task in dict.fromkeys(row["task"] for row in means):
@@ -155,7 +155,7 @@ class EcqTraffic(Reproduction):
         return {"accuracy": "\n\n".join(parts), "statements": statements(self.trends(rows))}
 
 
-HEAD = ["method", "accuracy %", "seeds from, to", "points", "loss", "bits an element", "less", "less than a ring"]
+HEAD = ["method", "accuracy %", "seeds from, to", "points", "loss", "bits per element", "less", "less than a ring"]
 
 
 def _cells(row: Row) -> list[str]:
@@ -190,8 +190,8 @@ def _over_100(ecq: Row) -> tuple[str, bool]:
 
 
 def _better(ecq: Row, qsgd: Row) -> tuple[str, bool]:
-    losses = f"loss {ecq['loss']:.4f} to {qsgd['loss']:.4f}"
-    return f"{losses}, {ecq['points']:+.2f} to {qsgd['points']:+.2f} points", ecq["loss"] < qsgd["loss"]
+    losses = f"loss {ecq['loss']:.4f} against {qsgd['loss']:.4f}"
+    return f"{losses}, {ecq['points']:+.2f} against {qsgd['points']:+.2f} points", ecq["loss"] < qsgd["loss"]
 
 
 def _least(ecq: Row, *others: Row) -> tuple[str, bool]:

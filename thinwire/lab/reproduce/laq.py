@@ -3,7 +3,7 @@
 Softmax regression on the digits with a ridge, shared by ten workers, full gradients, rate 1/L:
 
     gd     g_i, every step
-    qgd    Q(g_i - q_i), the nearest of 16 points a coordinate, every step: quantised gradient descent
+    qgd    Q(g_i - q_i), the nearest of 16 points per coordinate, every step: quantised gradient descent
     lag    g_i, when it has changed by more than the parameters have moved lately
     laq    Q(g_i - q_i), by the same rule with room for the quantiser's errors; 16 or 256 points
 
@@ -13,7 +13,8 @@ server would: each message once, with its header.
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588. LAG: Chen, Giannakis, Sun, Yin, NeurIPS 2018, arXiv 1805.09965.
 
-Departs from the paper: the digits, not MNIST; rate, ridge and goal are ours; no neural net, no mini-batches.
+Departs from the paper: it uses the digits, not MNIST; rate, ridge and goal are ours; there is no neural net and there
+are no mini-batches.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def channel(method: str) -> Channel:
 
 @lru_cache(maxsize=4)
 def problem(case: str, seed: int) -> Logistic:
-    """The digits among ten."""
+    """The digits, shared by ten workers."""
     return Logistic(N, RIDGE, by_label=case == "sorted", seed=seed)
 
 
@@ -143,7 +144,7 @@ class Laq(Study):
     )
 
     def work(self, run: Run) -> list[Row]:
-        """A curve of the gap, with what was uploaded so far."""
+        """A curve of the gap, with the uploads so far."""
         f, how = problem(run.case, run.seed), channel(run.method)
         layout, g = Layout.flat(f.d), torch.Generator().manual_seed(run.seed)
         world, w = World(AllGather(how), layout, N, run.seed), SPREAD * torch.randn(f.d, generator=g).double()
@@ -173,7 +174,7 @@ class Laq(Study):
 
 
 def _decades(before: float, after: float) -> float:
-    """How far the gap fell in a quarter of the steps, in 100 of them."""
+    """How far the gap fell per 100 steps in a quarter of the steps."""
     return 100 / (STEPS / 4) * math.log10(max(before, 1e-16) / max(after, 1e-16))
 
 

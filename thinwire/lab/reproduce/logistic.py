@@ -3,7 +3,8 @@
     f_i(w) = mean over worker i's images of -log softmax(W x)_y + (ridge / 2) |w|^2,    f = (1/n) sum_i f_i
 
 Images are dealt in equal parts, by label or at random. By label the f_i differ most; either way their gradients do
-not vanish at the optimum of f. Pixels are in [0, 1] and a constant is added: 650 weights. All of it in float64.
+not vanish at the optimum of f. Pixels are in [0, 1] and a constant is added, so that there are 650 weights. All of it
+is in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CLASSES = 10
 
 @final
 class Logistic:
-    """`n` workers; `by_label` sorts the images before they are dealt, else `seed` shuffles them."""
+    """`n` workers; `by_label` sorts the images before they are dealt; otherwise `seed` shuffles them."""
 
     def __init__(self, n: int, ridge: float, *, by_label: bool = True, seed: int = 0) -> None:
         data = tasks.get("digits").load(None)
@@ -39,12 +40,12 @@ class Logistic:
         self.least = self.loss(self.optimum)
 
     def loss(self, w: Tensor) -> float:
-        """Of all images."""
+        """The loss over all images."""
         logits = self.x @ w.view(CLASSES, -1).T
         return float((logits.logsumexp(2) - (logits * self.y).sum(2)).mean() + self.ridge / 2 * w.square().sum())
 
     def gradients(self, w: Tensor) -> Tensor:
-        """Every worker's, (n, d)."""
+        """Every worker's gradient, (n, d)."""
         wrong = (self.x @ w.view(CLASSES, -1).T).softmax(2) - self.y  # (workers, images, classes)
         return (wrong.mT @ self.x / self.x.shape[1]).flatten(1) + self.ridge * w
 
@@ -53,7 +54,7 @@ class Logistic:
         return self.loss(w) - self.least
 
     def accuracy(self, w: Tensor) -> float:
-        """The part of the test images that is named rightly."""
+        """The share of test images that are classified correctly."""
         weight = w.view(CLASSES, -1)
         return float(((self.test_x @ weight[:, :-1].T + weight[:, -1]).argmax(1) == self.test_y).double().mean())
 

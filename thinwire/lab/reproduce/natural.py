@@ -4,8 +4,8 @@
     s=...       natural dithering: s powers of two of a vector's length and zero
     even        what natural dithering is compared with: u equal steps of the length, which is QSGD's quantiser
 
-On vectors `variance` is E|Q(x) - x|^2 / |x|^2, `bias` the squared length of the mean error of the draws over what
-it is where there is none (1). Three numbers stand beside s levels of natural dithering: the variance of u = s
+On vectors `variance` is E|Q(x) - x|^2 / |x|^2, and `bias` is the squared length of the draws' mean error over what
+it would be without bias (so 1). Three numbers stand beside s levels of natural dithering: the variance of u = s
 even levels, that of u = 2^(s-1), and the least u whose variance is no larger. In training, both directions are
 compressed.
 
@@ -13,7 +13,7 @@ Reference: Horvath, Ho, Horvath, Sahu, Canini, Richtarik, "Natural compression f
 arXiv 1905.10988: theorems 3, 7 and 8, and figure 7.
 
 Departs from the paper: a net of 26,122 parameters on 1,437 images in place of ResNet, AlexNet and VGG; fields have
-at most 127 even levels, where its figure 7 has 128. Neither the switch nor times are repeated.
+at most 127 even levels, where its figure 7 has 128. Neither the switch nor the times are reproduced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EMPTY: Row = dict.fromkeys(("error", "bias", "bound", "same", "even", "needed", 
 
 
 def spread(q: Compressor, x: Tensor, seed: int) -> tuple[float, float]:
-    """The variance over the squared length, and the bias over what chance makes of none."""
+    """The variance over the squared length, and the bias relative to that of chance alone."""
     layout, total, lost = Layout.flat(x.numel()), torch.zeros_like(x), 0.0
     for step in range(DRAWS):
         off = q.decode(q.encode(x, layout, Key(seed, step)), layout) - x
@@ -63,12 +63,12 @@ def spread(q: Compressor, x: Tensor, seed: int) -> tuple[float, float]:
 
 
 def even(levels: int, x: Tensor, seed: int) -> float:
-    """The variance of that many equal steps."""
+    """The variance with that many equal steps."""
     return spread(Qsgd(levels=levels, norm="l2", block=None), x, seed)[0]
 
 
 def needed(variance: float, x: Tensor, seed: int) -> int:
-    """The fewest equal steps with no more variance, or a hundredth."""
+    """The fewest equal steps with at most this variance and a hundredth."""
     low, high = 1, MOST
     while low < high:
         middle = (low + high) // 2
@@ -148,7 +148,7 @@ class NaturalPaper(Study):
         how = AllReduce() if run.method == "float32" else ScatterGather(Channel(COMPRESSORS[run.method]))
         plan = Plan(run.epochs, run.seed, lr=0.2)
         done = train(how, plan)
-        both = 64 * (plan.workers - 1) / plan.workers  # bits of float32, there and back, an element and step
+        both = 64 * (plan.workers - 1) / plan.workers  # bits of float32, there and back, per element and step
         return {"ratio": both / done["bits"], "accuracy": done["accuracy"], "loss": done["loss"]}
 
     def plot(self, rows: Sequence[Row], path: Path) -> None:
@@ -172,7 +172,7 @@ def _variance(case: str, rows: Sequence[Row]) -> Panel:
 
 
 def _accuracy(rows: Sequence[Row]) -> Panel:
-    """Every seed."""
+    """The accuracy of every seed."""
     lines = []
     for place, method in enumerate(TRAINED):
         found = [row["accuracy"] for row in rows if row["method"] == method and row["accuracy"] is not None]

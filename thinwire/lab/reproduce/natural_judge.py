@@ -12,7 +12,7 @@ VECTORS = ("Gaussian, d=1024", "Gaussian, d=65536", "gradient, d=1024")
 TRAINING = "training"
 LEVELS = (2, 3, 4, 5, 6, 7)
 TRAINED = ("float32", "natural", "s=8", "127 even")
-NEAR = 1.5  # points of accuracy that count as none
+NEAR = 1.5  # points of accuracy that count as no loss
 CHANCE = 1.05  # what draws and a finite mean may add to a bound
 
 ROUNDED: tuple[Place, ...] = tuple((case, "natural") for case in (WORST, *VECTORS))
@@ -32,7 +32,7 @@ def _eighth(at: Means) -> tuple[str, bool]:
 
 def _unbiased(at: Means) -> tuple[str, bool]:
     found = [at[place]["bias"] for place in ROUNDED + DITHERED]
-    return f"{min(found):.2f} to {max(found):.2f} of what chance leaves", max(found) < 1.3
+    return f"{min(found):.2f} to {max(found):.2f} of what chance alone would leave", max(found) < 1.3
 
 
 def _nine(at: Means) -> tuple[str, bool]:
@@ -57,7 +57,7 @@ def _fewer(case: str) -> Statement:
         return f"{told} for s = {LEVELS[0]} to {LEVELS[-1]}", all(n > 0.8 * 2 ** (s - 1) for s, n in found.items())
 
     needs = tuple((case, f"s={s}") for s in LEVELS)
-    claim = f"{case}: the variance of s levels takes 2^(s-1) even ones (four fifths of them or more)"
+    claim = f"{case}: matching the variance of s levels takes 2^(s-1) even ones (at least four fifths of them)"
     return Statement(claim, "theorem 8", needs, test)
 
 
@@ -75,20 +75,20 @@ def _accuracy(at: Means, mine: str, other: str) -> float:
 def _keeps(at: Means) -> tuple[str, bool]:
     away = _accuracy(at, "natural", "float32")
     losses = [at[TRAINING, method]["loss"] for method in ("natural", "float32")]
-    return f"{away:+.2f} points, training loss {losses[0]:.2g} for {losses[1]:.2g}", away > -NEAR
+    return f"{away:+.2f} points, training loss {losses[0]:.2g} against {losses[1]:.2g}", away > -NEAR
 
 
 def _powers(at: Means) -> tuple[str, bool]:
     away = _accuracy(at, "s=8", "127 even")
     ratios = [at[TRAINING, method]["ratio"] for method in ("s=8", "127 even")]
-    return f"{away:+.2f} points, {ratios[0]:.1f} times smaller for {ratios[1]:.1f}", away > -NEAR and ratios[
+    return f"{away:+.2f} points, {ratios[0]:.1f} times smaller against {ratios[1]:.1f}", away > -NEAR and ratios[
         0
     ] > ratios[1]
 
 
 STATEMENTS = (
     Statement(
-        "natural compression adds 1/8 of the squared length at most", "omega = 1/8, at 4/3 2^k", ROUNDED, _eighth
+        "natural compression adds at most 1/8 of the squared length", "omega = 1/8, at 4/3 2^k", ROUNDED, _eighth
     ),
     Statement("neither has a bias", "proved", ROUNDED + DITHERED, _unbiased),
     Statement("an element takes 9 bits", "3.56 times smaller than float32", ROUNDED, _nine),
@@ -111,7 +111,7 @@ STATEMENTS = (
     ),
     Statement(
         "8 powers of two keep the accuracy of 127 even levels, with fewer bits",
-        "shown: VGG11 on CIFAR-10, 8 for 128",
+        "shown: VGG11 on CIFAR-10, 8 instead of 128",
         tuple((TRAINING, method) for method in ("s=8", "127 even")),
         _powers,
     ),

@@ -1,4 +1,4 @@
-"""What reproductions that train on images check alike: the task, and numbers that are there and positive."""
+"""What all reproductions that train on images check: the task, and that numbers are given and positive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thinwire.lab.tasks import Task
 
 
 def task_of(name: str, settings: Settings, epochs: Mapping[str, int]) -> Task:
-    """The task, which must be one of those that `epochs` has a number for."""
+    """The task, which must be one for which `epochs` has a number."""
     task = tasks.get(settings.task)
     if task.name not in epochs:
         raise ValueError(f"{name} trains on images, not on {task.name}; write --task {' or '.join(epochs)}")

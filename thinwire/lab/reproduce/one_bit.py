@@ -3,10 +3,10 @@
     float32      no compression
     feedback     p = g + e, e = p - Q(p): the method `one-bit-sgd`
     cold start   the same after a quarter of the epochs in float32
-    printed      p = g + e, e = g - Q(p): the residual as the paper prints it, which forgets the old one
+    printed      p = g + e, e = g - Q(p): the residual as the paper prints it, without the old one
     none         Q(g)
 
-A case is a learning rate. A method's best rate is the one that leaves it the least training loss.
+A case is a learning rate. A method's best rate is the one with the least training loss.
 
 Reference: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent and its application to data-parallel
 distributed training of speech DNNs", Interspeech 2014.
@@ -39,8 +39,8 @@ METHODS = ("float32", "feedback", "cold start", "printed", "none")
 RATES = (0.05, 0.1, 0.2, 0.4)
 CASES = tuple(f"lr {rate:g}" for rate in RATES)
 SLOW = CASES[0]
-NEAR = 1.5  # points of accuracy that count as none
-FAR = 5.0  # points of accuracy that count as lost
+NEAR = 1.5  # points of accuracy that count as no loss
+FAR = 5.0  # points of accuracy that count as a loss
 GUESS = math.log(10)  # the loss of a model that knows nothing; above it a run has diverged
 
 
@@ -49,13 +49,13 @@ def exchange(method: str) -> Exchange:
     if method == "float32":
         return AllReduce()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # beta = 0 lets errors grow, and says so
+        warnings.simplefilter("ignore")  # beta = 0 lets errors grow, and warns of it
         memory = {"printed": ErrorFeedback(alpha=1, beta=0), "none": NoMemory()}.get(method, ErrorFeedback())
         return ScatterGather(Channel(OneBit(), memory))
 
 
 def points(at: Means, mine: Place, other: Place) -> float:
-    """Accuracy above the other's."""
+    """How far the accuracy is above the other's."""
     return 100 * float((at[mine]["accuracy"] or 0) - (at[other]["accuracy"] or 0))
 
 
@@ -102,17 +102,17 @@ def _worse(at: Means) -> tuple[str, bool]:
 
 def _bits(at: Means) -> tuple[str, bool]:
     ratio = at[SLOW, "float32"]["bits"] / at[SLOW, "feedback"]["bits"]
-    return f"{ratio:.1f} times, the means of columns and headers counted", ratio > 25
+    return f"{ratio:.1f} times, counting the means of columns and the headers", ratio > 25
 
 
 @final
 class OneBitSgd(Study):
-    """One bit an element, and what becomes of the rest."""
+    """One bit per element, and what is done with the rest."""
 
     name: ClassVar[str] = "one-bit"
     paper: ClassVar[str] = "Seide et al. 2014, Interspeech"
     claims: ClassVar[str] = (
-        "One bit a gradient element keeps accuracy if the error is carried forward; without, it fails."
+        "One bit per gradient element keeps accuracy if the error is carried forward; without that, it fails."
     )
     cases: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(CASES, METHODS)
     epochs: ClassVar[int | None] = 12
@@ -127,17 +127,17 @@ class OneBitSgd(Study):
         "bits": ".2f",
         "seeds": "d",
     }
-    heads: ClassVar[dict[str, str]] = {"bits": "bits sent an element and step", "loss": "training loss"}
+    heads: ClassVar[dict[str, str]] = {"bits": "bits sent per element and step", "loss": "training loss"}
     statements: ClassVar[tuple[Statement, ...]] = (
         Statement(
-            f"with error feedback one bit costs no or nearly no accuracy, at {SLOW}",
-            "frame accuracy 55.5% for 55.6%",
+            f"with error feedback one bit costs little or no accuracy, at {SLOW}",
+            "frame accuracy 55.5% against 55.6%",
             ((SLOW, "float32"), (SLOW, "feedback")),
             _slow,
         ),
         Statement(
             "the same with the cold start, each at its best rate",
-            "frame accuracy 55.5% for 55.6%",
+            "frame accuracy 55.5% against 55.6%",
             _each("float32", "cold start"),
             _at_best("cold start"),
         ),
@@ -160,14 +160,14 @@ class OneBitSgd(Study):
             _diverges,
         ),
         Statement(
-            "without error feedback it is worse than with, at every rate",
+            "accuracy is worse without error feedback than with it, at every rate",
             "not reported",
             _each("feedback", "none"),
             _worse,
         ),
         Statement(
-            "a message is near 32 times smaller",
-            "1 bit for 32",
+            "a message is nearly 32 times smaller",
+            "1 bit instead of 32",
             ((SLOW, "float32"), (SLOW, "feedback")),
             _bits,
         ),

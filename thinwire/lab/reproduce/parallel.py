@@ -1,4 +1,4 @@
-"""Independent runs on several cores: a process each, with one thread, so that numbers are those of one process."""
+"""Independent runs on several cores: one process each, with one thread, so that numbers do not depend on how many."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     g_i = gradient of rank i's batch;    m = 0.9 m + exchange(g_1, ..., g_n);    x = x - lr m
 
 The net is fully connected, 64-128-128-10: 26,122 parameters. The rate falls on a straight line to 5% and residuals
-follow it, as under `attach`. Unlike `attach` it spares no tensor: biases are compressed, too. A run that is no longer
-finite stops, and its figures are None.
+follow it, as under `attach`. Unlike `attach`, it leaves no tensor uncompressed: biases are compressed too. A run that
+is no longer finite stops, and its figures are None.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thinwire.lab.records import Row
 from thinwire.lab.reproduce.world import World
 from thinwire.lab.step_sizes import END, MOMENTUM
 
-HUGE = 1e6  # of one weight, when a run stops
+HUGE = 1e6  # the size of one weight at which a run stops
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, and with what: `batch` images a rank and step."""
+    """How a run is trained: `batch` images per rank and step."""
 
     epochs: int
     seed: int = 0
@@ -86,7 +86,7 @@ def train(exchange: Exchange, plan: Plan) -> Row:
 
 
 def bits(worlds: Sequence[World]) -> float:
-    """Bits that a rank sent an element and step."""
+    """Bits that a rank sent per element and step."""
     return sum(world.bits * world.steps for world in worlds) / sum(world.steps for world in worlds)
 
 
@@ -105,7 +105,7 @@ def move(params: list[Tensor], step: Tensor, times: float) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: tasks.Data) -> float:
-    """The part of the test images that is named rightly."""
+    """The share of test images that are classified correctly."""
     return float((model(data.test_x).argmax(1) == data.test_y).float().mean())
 
 

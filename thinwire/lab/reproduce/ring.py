@@ -3,10 +3,11 @@
     m_i = momentum m_i + g_i(x_i),    the local update is -lr m_i
 
 and the method mixes the models. All parameters of a worker travel in one message and are compressed, as in the
-CHOCO-SGD authors' experiments; `attach` would spare tensors below 10,000 elements, which are all of them here. The
-rate rises over the first 5% of the steps and is divided by 10 after a half and after three quarters, as it is there.
+CHOCO-SGD authors' experiments; `attach` would leave tensors below 10,000 elements uncompressed, which here are all of
+them. The rate rises over the first 5% of the steps and is divided by 10 after a half and after three quarters, as it
+is there.
 
-A run that is lost stops: where a model is not finite or huge, or the loss over the epoch at half time is no better
+A lost run stops: one in which a model is huge or not finite, or the loss over the epoch at half time is no better
 than that of guessing.
 """
 
@@ -33,10 +34,10 @@ WORKERS = 8
 MOMENTUM = 0.9
 BATCH = {"digits": 8, "fashion": 16}
 SPLITS = ("iid", "label")
-HUGE = 1e6  # of one weight, when a run stops
-FINITE = 1e15  # of one weight, when it is still tested
+HUGE = 1e6  # the size of one weight at which a run stops
+FINITE = 1e15  # the size of one weight up to which it is still tested
 CHANCE = math.log(CLASSES)
-GUESSED = 1.5 / CLASSES  # no better than this is guessing
+GUESSED = 1.5 / CLASSES  # accuracy that is no better than guessing
 FIELDS = (
     *("lr", "seed", "epochs", "batch", "workers", "momentum", "eta", "steps", "planned", "bits_per_element", "bytes"),
     *("accuracy_mean_model", "accuracy_workers", "consensus_distance", "loss", "diverged", "seconds"),
@@ -101,7 +102,7 @@ def shards(labels: Tensor, split: str, seed: int) -> Tensor:
 
 
 def rate(run: Run, done: float) -> float:
-    """The learning rate after the part `done` of the run, 0 to 1."""
+    """The learning rate after the fraction `done` of the run, 0 to 1."""
     return run.lr * min(1.0, done / 0.05) * (1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01)
 
 
@@ -140,7 +141,7 @@ def gradients(net: Residual, models: Tensor, images: Tensor, labels: Tensor) -> 
 
 @torch.no_grad()
 def accuracy(net: Residual, models: Tensor, images: Tensor, labels: Tensor) -> float:
-    """The part of the images that is named rightly; each model tests its share."""
+    """The share of images that are classified correctly; each model tests its part."""
     n = len(models)
     each = len(labels) // n
     x, y = (t[: n * each].unflatten(0, (n, each)) for t in (images, labels))

@@ -2,17 +2,17 @@
 
     skewed          f(x) = x / 4 on [-1, 1], gradients 4 with probability 1/4 and -1 else: their mean sign is -1/2
     non-smooth      f(x) = e |x1 + x2| + |x1 - x2| from (1, 1): every sign step is +-(1, -1), so x1 + x2 stays
-    least squares   f(x) = <a, x>^2 + <b, x>^2, a, b = +-(1, -1) + e (1, 1), one of the two a step: the same
+    least squares   f(x) = <a, x>^2 + <b, x>^2, a, b = +-(1, -1) + e (1, 1), one of the two per step: the same
     generalisation  least squares with more unknowns (about 3 n) than rows (n): signs leave the span of the data
 
-One rank. Rates fall with the root of the step where gradients do not vanish at the optimum; signs never do. Losses
-are above the minimum.
+There is one rank. Rates fall with the root of the step where gradients do not vanish at the optimum; signs never
+vanish. Losses are above the minimum.
 
 Reference: Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes",
 ICML 2019, arXiv 1901.09847, section 3 and section 5. The data of the last case are those of Wilson, Roelofs, Stern,
 Srebro, Recht, "The marginal value of adaptive gradient methods in machine learning", NeurIPS 2017, arXiv 1705.08292.
 
-Departs from the paper: steps and rates are ours. Its runs on CIFAR-10 and CIFAR-100 are not repeated.
+Departs from the paper: steps and rates are ours. Its runs on CIFAR-10 and CIFAR-100 are not reproduced.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Gradient: TypeAlias = Callable[[Tensor, Generator], Tensor]
 
 
 def skewed(x: Tensor, g: Generator) -> Tensor:
-    """4 or -1, of mean 1/4."""
+    """4 or -1, with mean 1/4."""
     return torch.where(torch.rand(1, generator=g) < 0.25, 4.0, -1.0)
 
 
@@ -55,7 +55,7 @@ def non_smooth(x: Tensor, g: Generator) -> Tensor:
 
 
 def least_squares(x: Tensor, g: Generator) -> Tensor:
-    """Of twice one of the two squares."""
+    """The gradient of twice one of the two squares."""
     a = torch.where(torch.rand(1, generator=g) < 0.5, 1.0, -1.0) * torch.tensor([1.0, -1.0]) + E
     return 4 * (a @ x) * a
 
@@ -128,7 +128,7 @@ class SignSgd(Study):
     statements: ClassVar[tuple[Statement, ...]] = (
         *map(_stuck, LOSSES),
         Statement(
-            "all fit the training data, and signSGD's solution alone fails on other data",
+            "all fit the training data, and only signSGD's solution fails on other data",
             '"may generalize poorly"',
             tuple(("generalisation", method) for method in METHODS),
             _general,

@@ -9,7 +9,7 @@ from thinwire.lab.reproduce.base import Trend
 
 
 def statements(trends: Sequence[Trend]) -> str:
-    """One line a statement."""
+    """One line per statement."""
     body = [[t.place, t.claim, t.published, t.measured, VERDICTS[t.holds]] for t in trends]
     return table(["where", "statement", "published", "here", "holds"], body, left=5)
 

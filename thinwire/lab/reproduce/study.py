@@ -44,7 +44,7 @@ class Statement:
 
 
 class Study(Reproduction):
-    """Base of the studies: write `work` and `plot`, and declare the rest."""
+    """Base of the studies. A subclass writes `work` and `plot`, and declares the rest."""
 
     sections: ClassVar[tuple[str, ...]] = ("results", "statements")
     task: ClassVar[str] = "digits"
@@ -53,7 +53,7 @@ class Study(Reproduction):
     """The methods of each case."""
     seeds: ClassVar[int] = 3
     epochs: ClassVar[int | None] = None
-    """None: the study does not train in epochs."""
+    """The default number of epochs; None if the study does not train in epochs."""
     main: ClassVar[str]
     """The field whose `least` and `most` over the seeds are in a summary."""
     empty: ClassVar[str] = "lost"
@@ -64,7 +64,7 @@ class Study(Reproduction):
 
     @abstractmethod
     def work(self, run: Run) -> list[Row]:
-        """The rows of one run, without task, split, case, method and seed. What was lost is None."""
+        """The rows of one run, without task, split, case, method and seed. Figures of a lost run are None."""
 
     @final
     def check(self, settings: Settings) -> Settings:

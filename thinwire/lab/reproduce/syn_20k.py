@@ -4,13 +4,13 @@ Linear regression with 20,000 features and 50,000 samples, half of them on each 
 
     y = <w*, x> + e,    g_i = X_i^T (X_i w - y_i) / b,    w = w - lr mean_i decode(encode(g_i))
 
-x and e are standard normal, e 0.1 times that, and w* is a random direction of length 1. A batch is b samples that lie
+x is standard normal, e is 0.1 times that, and w* is a random direction of length 1. A batch is b samples that lie
 side by side: they are independent, and need no copy. Nothing overlaps, so that the stages add up to the whole:
 
     encode    memory, rounding and code
-    wire      until the last message is here, waiting for peers included; for 32 bits with the sums of the ring
-    decode    of the messages of all ranks, and their mean
-    compute   all the rest: the gradient, until the slowest rank has its own (a barrier), and the step of w
+    wire      until the last message has arrived, including the wait for peers; for 32 bits, including the ring's sums
+    decode    for the messages of all ranks, and their mean
+    compute   the rest: the gradient, up to the slowest rank's (a barrier), and the step of w
 
 Each is the mean over ranks. The loss is that of 4,000 samples nobody trained on. There is one data set; a seed
 decides the batches and the rounding.
@@ -42,7 +42,7 @@ WARM = 20  # steps that are taken and forgotten: threads, buffers and connection
 
 @dataclass(frozen=True)
 class Job:
-    """What decides the numbers of the runs; sizes are those of all ranks together but for the batch."""
+    """What decides the numbers of the runs; sizes, except the batch, are those of all ranks together."""
 
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
@@ -73,7 +73,7 @@ def method_of(name: str, features: int) -> Method:
 
 
 def descend(say: Say, job: Job) -> list[Row]:
-    """One row a method and seed; runs on every rank, and rank 0's rows count."""
+    """One row per method and seed; this runs on every rank, and the rows of rank 0 count."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     data, rows = _draw(job, rank, ranks), []
     group = dist.group.WORLD

@@ -1,6 +1,6 @@
 """Team: n ranks in one process that share a model and average gradients through one channel, as all-gather does.
 
-Each rank has a memory and noise of its own and sends a real payload. All ranks would decode the same payloads in the
+Each rank has its own memory and noise and sends a real payload. All ranks would decode the same payloads in the
 same order, so they are decoded once: the mean is that of `AllGather` to the bit, in a fraction of the time.
 """
 
@@ -30,7 +30,7 @@ class Team:
         self.bytes = 0  # of the messages of all ranks, each counted once
 
     def step(self, gradients: Tensor) -> Tensor:
-        """The mean (d,) of what is decoded of the gradients (n, d)."""
+        """The mean (d,) of what is decoded from the gradients (n, d)."""
         arrived = []
         for rank, gradient in enumerate(gradients):
             payload = self.channel.send(gradient.contiguous(), part(self.states[rank], "send."), self._context(rank))
@@ -50,7 +50,7 @@ class Team:
 
     @property
     def bits(self) -> float:
-        """Bits an element of the messages so far, with their headers."""
+        """Bits per element of the messages so far, with their headers."""
         return 8 * self.bytes / max(1, self.steps * self.n) / self.layout.numel
 
     @property

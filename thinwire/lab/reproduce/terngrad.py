@@ -1,18 +1,19 @@
-"""TernGrad: three levels an element on the digits, beside float32, and what clipping and scalers a tensor are worth.
+"""TernGrad: three levels per element on the digits, beside float32, and the worth of clipping and of scalers per
+tensor.
 
     float32       no compression
-    terngrad      a scaler a tensor, clipped to 2.5 standard deviations: the method `terngrad`
-    no clip       a scaler a tensor
+    terngrad      one scaler per tensor, clipped to 2.5 standard deviations: the method `terngrad`
+    no clip       one scaler per tensor
     one scaler    one scaler for the whole gradient, no clip
 
-A case is a number of workers, which share 64 images a step, and a learning rate. The error is that of a rank's first
-gradient.
+A case is a number of workers, which share 64 images per step, and a learning rate. The error is that of a rank's
+first gradient.
 
 Reference: Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: ternary gradients to reduce communication in distributed deep
 learning", NeurIPS 2017, arXiv 1705.07878.
 
 Departs from the paper: a net of 26,122 parameters on 1,437 images in place of AlexNet and GoogLeNet on ImageNet; the
-last layer is quantised, too. Its model of performance is not repeated.
+last layer is quantised too. Its model of performance is not reproduced.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ METHODS = ("float32", *CLIPS)
 WORKERS = (2, 4)
 RATES = (0.1, 0.2)  # float32 has less training loss at the second
 PLANS = {f"{n} workers, lr {rate:g}": (n, rate) for rate in RATES for n in WORKERS}
-IMAGES = 64  # of all workers, a step
+IMAGES = 64  # of all workers, per step
 DRAWS = 50
-NEAR = 1.5  # points of accuracy that count as none
+NEAR = 1.5  # points of accuracy that count as no loss
 WHOLE = "one scaler"
 
 
@@ -69,18 +70,18 @@ def _keeps(rate: float) -> Statement:
     cases = _cases(rate)
     needs = tuple((case, method) for case in cases for method in ("float32", "terngrad"))
     published = "none on AlexNet, below 2% on average on GoogLeNet"
-    return Statement(f"ternary gradients cost no or little accuracy, at lr {rate:g}", published, needs, test)
+    return Statement(f"ternary gradients cost little or no accuracy, at lr {rate:g}", published, needs, test)
 
 
 def _falls(field: str, better: str, worse: str, rate: float) -> Statement:
     def test(at: Means) -> tuple[str, bool]:
         pairs = [(at[case, better][field], at[case, worse][field]) for case in cases]
-        told = ", ".join(" for ".join("lost" if x is None else f"{x:.2g}" for x in pair) for pair in pairs)
+        told = ", ".join(" against ".join("lost" if x is None else f"{x:.2g}" for x in pair) for pair in pairs)
         return told, all(a is not None and (b is None or a < b) for a, b in pairs)
 
     cases = _cases(rate)
     what = "quantisation error" if field == "error" else f"training loss, at lr {rate:g}"
-    name = {"no clip": "clipping", WHOLE: "a scaler a tensor (in place of one)"}[worse]
+    name = {"no clip": "clipping", WHOLE: "one scaler per tensor (in place of one for all)"}[worse]
     needs = tuple((case, method) for case in cases for method in (better, worse))
     return Statement(f"{name} lowers the {what}", "improves convergence", needs, test)
 
@@ -92,7 +93,7 @@ class Ternary(Study):
     name: ClassVar[str] = "terngrad"
     paper: ClassVar[str] = "Wen et al. 2017, arXiv 1705.07878"
     claims: ClassVar[str] = (
-        "Ternary gradients cost no or little accuracy; clipping and scalers a layer help them converge."
+        "Ternary gradients cost little or no accuracy; clipping and one scaler per layer help them converge."
     )
     cases: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(PLANS, METHODS)
     epochs: ClassVar[int | None] = 12
@@ -109,7 +110,7 @@ class Ternary(Study):
         "seeds": "d",
     }
     heads: ClassVar[dict[str, str]] = {
-        "bits": "bits sent an element and step",
+        "bits": "bits sent per element and step",
         "loss": "training loss",
         "error": "squared error / squared norm",
     }
@@ -130,7 +131,7 @@ class Ternary(Study):
         return [{"workers": n, "lr": lr, **train(how, plan), "error": error(run.method, run.seed, IMAGES // n)}]
 
     def plot(self, rows: Sequence[Row], path: Path) -> None:
-        """Accuracy of every seed; 0 where it was lost."""
+        """Accuracy of every seed; 0 where the run was lost."""
         panels = []
         for case in PLANS:
             lines = []

@@ -1,9 +1,9 @@
 """Least squares with more unknowns than rows, on which the direction of descent decides what is learned.
 
 Row i has a label y_i = +-1 in its first place, ones in the next two, and five places of its own: one of them is 1,
-the other four are 1 where y_i = -1, and left out else. Only the first place helps with rows that were not seen.
-Gradients are sums of rows, so that descent from zero stays in their span, whose solution of least length looks at the
-first place.
+the other four are 1 where y_i = -1, and are left out otherwise. Only the first place helps with rows that were not
+seen. Gradients are sums of rows, so that descent from zero stays in their span, whose solution of least length looks
+at the first place.
 
 Reference: Wilson, Roelofs, Stern, Srebro, Recht, "The marginal value of adaptive gradient methods in machine
 learning", NeurIPS 2017, arXiv 1705.08292, section 3.3.
@@ -43,11 +43,11 @@ class Wilson:
         return float((self.a @ x - self.y).square().mean() / 2)
 
     def gradient(self, x: Tensor, _: Generator) -> Tensor:
-        """Of all rows."""
+        """The gradient over all rows."""
         return self.a.T @ (self.a @ x - self.y) / len(self.y)
 
     def accuracy(self, x: Tensor) -> float:
-        """The part of new rows whose sign is right: their own places meet weights of zero."""
+        """The share of new rows whose sign is right; their own places meet weights of zero."""
         told = self.other * x[0] + x[1] + x[2]
         return float((torch.where(told >= 0, 1.0, -1.0) == self.other).float().mean())
 

@@ -14,7 +14,7 @@ from thinwire.core.exchange import Exchange
 from thinwire.core.types import Context, Key, Layout
 from thinwire.kernels.length import square_length
 
-DEPTH = 10  # past steps that lazy memories are told of
+DEPTH = 10  # how many past steps lazy memories are told about
 
 
 @final
@@ -30,7 +30,7 @@ class World:
         self.motion: tuple[float, ...] = ()  # as if every result became a step of plain SGD
 
     def step(self, xs: Tensor) -> Tensor:
-        """Exchange the rows of `xs`, one a rank; what rank 0 gets, which is what all get."""
+        """Exchange the rows of `xs`, one per rank; returns what rank 0 gets, which is what all get."""
         clocks = [Clock() for _ in range(self.n)]
 
         async def program(comm: Comm) -> Tensor:
@@ -53,7 +53,7 @@ class World:
 
     @property
     def bits(self) -> float:
-        """Bits that a rank sent an element and step."""
+        """Bits that a rank sent per element and step."""
         return 8 * self.bytes / self.n / max(1, self.steps) / self.layout.numel
 
     @property
