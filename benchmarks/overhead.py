@@ -1,4 +1,4 @@
-"""What the engine adds to a step, a bucket: one rank, ten buckets of 4,096 elements, plain float32.
+"""What the engine adds to a step per bucket: one rank, ten buckets of 4,096 elements, plain float32.
 
 python benchmarks/overhead.py
 """
@@ -37,10 +37,10 @@ def step_ms(attached: bool) -> float:
 
 
 def measure(say: Say) -> float:
-    """Milliseconds a bucket."""
+    """Milliseconds per bucket."""
     plain = step_ms(attached=False)
     return (step_ms(attached=True) - plain) / BUCKETS
 
 
 if __name__ == "__main__":
-    print(f"{launch(measure, 1)[0]:.2f} ms a bucket")
+    print(f"{launch(measure, 1)[0]:.2f} ms per bucket")

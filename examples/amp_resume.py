@@ -27,7 +27,7 @@ class Run:
         self.wire = tw.attach(self.model, self.optimizer, tw.methods.ef_signsgd())
 
     def train(self, start: int, stop: int) -> float:
-        """Steps `start` to `stop`; the data of a step depends on the step and the rank alone."""
+        """Take steps `start` to `stop`; the data of a step depends only on the step and the rank."""
         loss = torch.zeros(())
         for step in range(start, stop):
             draw = torch.Generator().manual_seed(1000 * step + dist.get_rank())
@@ -41,7 +41,7 @@ class Run:
         return loss.item()
 
     def save(self, path: Path) -> None:
-        """One file a rank: residuals differ between ranks."""
+        """Write one file per rank, since residuals differ between ranks."""
         parts = {name: part.state_dict() for name, part in self._parts().items()}
         torch.save(parts, path)
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with its gradients in 4 bits an element: one line after DDP(model).
+"""DistributedDataParallel with its gradients in 4 bits per element: one line after DDP(model).
 
 torchrun --standalone --nproc-per-node 2 examples/ddp_hook.py
 """

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop on several ranks, and the one line that makes its gradients travel in 4 bits an element.
+"""A plain PyTorch loop on several ranks, and the one line that makes its gradients travel in 4 bits per element.
 
 torchrun --standalone --nproc-per-node 2 examples/plain_loop.py
 """

@@ -161,7 +161,7 @@ def vector(n: int, kind: str = "gauss", seed: int = 0) -> Tensor:
 
 
 def fixed_vector(n: int) -> Tensor:
-    """Floats from integer arithmetic alone: no generator that another machine or release may round otherwise."""
+    """Floats from integer arithmetic alone: no generator that another machine or release may round differently."""
     i = torch.arange(n)
     return ((i * 7919 + 104729) % 2003 - 1001).float() * 2.0 ** ((i % 11) - 16).float()
 

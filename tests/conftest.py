@@ -5,7 +5,8 @@ import os
 import pytest
 from hypothesis import settings
 
-# Two workers on two cores: torch's threads of one would wait, spinning, for those of the other. Before torch starts.
+# Two workers run on two cores, where torch's threads of one would spin while waiting for the other's. Set before
+# torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

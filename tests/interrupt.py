@@ -1,4 +1,4 @@
-"""Ctrl-C for a command that runs."""
+"""Ctrl-C for a running command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def ctrl_c(words: Sequence[str], after: float) -> int:
-    """Interrupt `thinwire WORDS` after some seconds; it ends as it should, and says nothing. Its process id."""
+    """Interrupt `thinwire WORDS` after some seconds; it must end as it should and print nothing. Returns its id."""
     command = [sys.executable, "-m", "thinwire.cli.app", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

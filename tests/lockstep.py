@@ -55,7 +55,7 @@ class World:
         return torch.stack([self.states[rank][name] for rank in range(self.n)]).mean(0)
 
     def joined(self, name: str) -> Tensor:
-        """A state that each owner has of its shard, put together."""
+        """A state that each owner keeps for its shard, put together."""
         return torch.cat([self.states[rank][name] for rank in range(self.n)])
 
     def rescale(self, factor: float) -> None:
@@ -71,7 +71,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 @dataclass
 class Quadratics:
-    """f_i(x) = 1/2 (x - c_i)' A_i (x - c_i), one a rank: their gradients do not vanish at the optimum of the mean."""
+    """f_i(x) = 1/2 (x - c_i)' A_i (x - c_i), one per rank. Gradients do not vanish at the optimum of the mean."""
 
     n: int = 4
     d: int = 32

@@ -91,7 +91,7 @@ def tokens(symbols: list[int], zero_runs: bool) -> list[tuple[int, str]]:
 
 
 def huffman_lengths(counts: dict[int, int], longest: int = 12) -> dict[int, int]:
-    """Package-merge: `longest` times pair up what there is and merge it with the leaves."""
+    """Package-merge: `longest` times, pair up what there is and merge it with the leaves."""
     if len(counts) == 1:
         return dict.fromkeys(counts, 1)
     leaves = sorted(((w, [t]) for t, w in counts.items()), key=lambda leaf: (leaf[0], leaf[1]))

@@ -1,7 +1,8 @@
 """A network that buffers nothing: a message goes over when its sender and its receiver are both there.
 
-What a driver of real processes may do at its strictest, on virtual ranks: a swap ends when all it sends is received
-and all it waits for has come. Where sizes are not promised they are swapped first, as `thinwire.comm.processes` does.
+This is the strictest that a driver of real processes may be, on virtual ranks: a swap ends when all it sends is
+received and all it waits for has come. Where sizes are not promised they are swapped first, as
+`thinwire.comm.processes` does.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def meet(program: Callable[[Comm], Coroutine[Any, Any, T]], size: int) -> list[T
 
 
 def _carry(waiting: dict[int, _Open]) -> bool:
-    """Everything whose two ends are there; whether there was any."""
+    """Deliver everything whose two ends are there; returns whether there was any."""
     moved = False
     for rank, swap in waiting.items():
         for peer in sorted(swap.to):

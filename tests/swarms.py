@@ -21,7 +21,7 @@ def dyadic(*shape: int, seed: int = 0) -> Tensor:
 
 
 def together(exchange: Gossip, n: int, x: Tensor, layout: Layout | None = None) -> Swarm:
-    """`n` ranks that start from `x`. Copies of what a neighbour keeps are float32, as the neighbour's own."""
+    """`n` ranks that start from `x`. Copies of what a neighbour keeps are float32, like the neighbour's own."""
     swarm = Swarm(exchange, n, x, layout)
     for state in swarm.states:
         state.update({name: t.float() for name, t in state.items() if name.startswith("recv.shift")})
@@ -29,7 +29,7 @@ def together(exchange: Gossip, n: int, x: Tensor, layout: Layout | None = None) 
 
 
 def apart(exchange: Gossip, models: Tensor, layout: Layout | None = None) -> Swarm:
-    """One rank a row of `models`, in their precision; what ranks remember of each other starts at zero."""
+    """One rank per row of `models`, in their precision; what ranks remember of each other starts at zero."""
     swarm = together(exchange, len(models), torch.zeros_like(models[0]), layout)
     swarm.models = models.clone()
     return swarm

@@ -22,7 +22,7 @@ from thinwire.core.compressor import Compressor, FusedCompressor, encode_with_fe
 from thinwire.core.config import from_json
 
 MIXING = (AtomoSpectral, CountSketch, Rotated, RotatedCode)
-"""Whose elements decode with other elements' noise, of either sign."""
+"""Compressors whose elements decode with other elements' noise, of either sign."""
 each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
 SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]
 

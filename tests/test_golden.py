@@ -27,7 +27,7 @@ def test_wire_bytes_are_the_committed_ones(c: Compressor, write_golden: bool) ->
         FOLDER.mkdir(exist_ok=True)
         path_of(c).write_bytes(wire.numpy().tobytes())
     golden = path_of(c).read_bytes()
-    if not isinstance(c, AtomoSpectral):  # whose encoder asks LAPACK for singular vectors, with the bits it has
+    if not isinstance(c, AtomoSpectral):  # singular vectors are LAPACK's, and so are their bits
         assert wire.numpy().tobytes() == golden
     again = Payload(torch.frombuffer(bytearray(golden), dtype=torch.uint8))
     assert c.decode(again, LAYOUT).isfinite().all()

@@ -59,7 +59,7 @@ def test_the_second_moment_and_its_correction_freeze() -> None:
 
 
 def test_the_frozen_step_is_linear_in_the_momentum() -> None:
-    """What error feedback needs: twice the momentum, twice the step."""
+    """Error feedback needs this: twice the momentum gives twice the step."""
 
     def moved(scale: float) -> Tensor:
         x = torch.nn.Parameter(torch.zeros(3))

@@ -29,7 +29,7 @@ def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         assert row["wire_bound_ms"] == pytest.approx(65536 * row["tx_bits_per_param"] / 200e6 * 1e3)
         assert row["wire_share"] == pytest.approx(row["wire_bound_ms"] / row["step_ms"])
         assert row["speedup_over_ddp"] == pytest.approx(rows["ddp"]["step_ms"] / row["step_ms"])
-    # Two hosts: each sends every element once, with 4.6% of headers, acknowledgements and a barrier a step.
+    # Two hosts: each sends every element once, with 4.6% of headers, acknowledgements and one barrier per step.
     bits = {name: row["tx_bits_per_param"] for name, row in rows.items()}
     assert bits["no communication"] < 0.2
     assert 33 < bits["ddp"] < 35

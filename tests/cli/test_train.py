@@ -85,7 +85,7 @@ def test_bench_accuracy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 def test_ctrl_c_is_quiet_and_leaves_nobody(tmp_path: Path) -> None:
     demo = ctrl_c(["demo", "--epochs", "500", "--out", str(tmp_path / "x.html")], after=6)
     time.sleep(1)
-    assert not [pid for pid in _group(demo) if _state(pid) != "Z"]  # nobody may be there to bury the dead
+    assert not [pid for pid in _group(demo) if _state(pid) != "Z"]  # there may be no parent to reap the dead
 
 
 def _group(number: int) -> list[int]:
@@ -98,7 +98,7 @@ def _state(pid: int) -> str:
 
 
 def _fields(pid: int) -> list[str]:
-    """State, parent, group, ... of a process; nothing once it is gone."""
+    """State, parent, group, ... of a process; empty once it is gone."""
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

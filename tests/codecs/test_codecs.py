@@ -209,7 +209,7 @@ def test_golden_digest(codec: Codec) -> None:
 @given(data=st.data())
 @settings(max_examples=150)
 def test_damage_never_crashes(codec: Codec, data: st.DataObject) -> None:
-    """Wrong bytes are refused, or give symbols of the right number that fit."""
+    """Wrong bytes are refused, or give the right number of symbols that fit."""
     width = data.draw(st.integers(1, 8))
     n = data.draw(st.sampled_from([1, 5, 64, 1000]))
     good = codec.pack(symbols_of(n, width, data.draw(st.sampled_from([0.0, 4.0, 40.0]))), width)

@@ -85,7 +85,7 @@ def test_payloads_of_unequal_size_travel(codec: Codec, exchange: str) -> None:
 
 
 def test_the_headline() -> None:
-    """ECQ-SGD with an entropy code, scales included: 40 times fewer bits than float32 at 4 levels, blocks of 512."""
+    """ECQ-SGD with an entropy code, scales included, sends 40 times less than float32: 4 levels, blocks of 512."""
     n = 1 << 17
     sent = {}
     for code in ("bits", "huffman", "rans"):
@@ -99,7 +99,7 @@ def test_the_headline() -> None:
 
 
 def test_qsgd_elias() -> None:
-    """Bits an element with the scales of blocks of 512; as the docstring says."""
+    """Bits per element with the scales of blocks of 512 are as the docstring says."""
     n, sent = 1 << 17, []
     for m in (methods.qsgd_elias(), methods.qsgd_elias("sparse"), methods.qsgd_elias("sparse", levels=1)):
         world = World(m.exchange, Layout.flat(n), n=2)

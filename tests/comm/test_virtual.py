@@ -44,7 +44,7 @@ def test_swap_on_a_ring_keeps_its_rounds_apart() -> None:
 
 
 def test_a_swap_may_send_to_some_and_take_from_others() -> None:
-    """Round r goes 2^r ranks onward: who takes is not who is taken from, and rounds do not mix."""
+    """Round r sends to the rank 2^r further on: peers and sources differ, and rounds do not mix."""
 
     async def program(comm: Comm) -> list[dict[int, float]]:
         rounds = []
@@ -61,7 +61,7 @@ def test_a_swap_may_send_to_some_and_take_from_others() -> None:
 
 
 def test_a_swap_may_be_one_way() -> None:
-    """Rank 0 only gives, rank 2 only takes; who takes nothing does not wait, and pays for what it sends."""
+    """Rank 0 only gives, rank 2 only takes; a rank that takes nothing does not wait, and its sends are counted."""
     peers, sources = {0: [1, 2], 1: [2], 2: []}, {0: [], 1: [0], 2: [0, 1]}
 
     async def program(comm: Comm) -> dict[int, float]:

@@ -82,7 +82,7 @@ def decaying(rate: float) -> Tensor:
 
 
 def test_spectral_variance_beats_uniform_atoms() -> None:
-    """The sheet's 1.87 |M|^2 at s = 3 is of a spectrum it does not give: 0.79^j has it. Uniform: 48/3 - 1."""
+    """The sheet's 1.87 |M|^2 at s = 3 is of a spectrum that it does not give; 0.79^j fits. Uniform: 48/3 - 1."""
     matrix = decaying(0.233).float()
     layout, c = Layout(("m",), ((64, 48),)), AtomoSpectral(budget=3)
     lam = torch.linalg.svdvals(matrix.double())

@@ -17,7 +17,7 @@ N = 1 << 20
 
 
 def measured(rate: float, x: torch.Tensor) -> tuple[float, float]:
-    """Bits an element of the whole payload, and |C(x) - x|^2 / |x|^2."""
+    """Bits per element of the whole payload, and |C(x) - x|^2 / |x|^2."""
     c, layout = DeadZone(rate), Layout.flat(x.numel())
     payload = c.encode(x, layout)
     error = (c.decode(payload, layout) - x).double().square().sum() / x.double().square().sum()

@@ -70,7 +70,7 @@ def test_errors_fall_with_bits() -> None:
 
 
 def test_one_rotation_loses_small_elements_whole_and_two_do_not() -> None:
-    """With x = (1, 0.9, 0, ...) all signs of HDx are those of +-1: 0.9 never comes through. Hence two by default."""
+    """With x = (1, 0.9, 0, ...) all signs of HDx are those of +-1: 0.9 never comes through. So the default is two."""
     x = torch.zeros(1024)
     x[0], x[1] = 1.0, 0.9
     once = torch.stack([decoded(Drive(rotations=1), x, i) for i in range(200)]).mean(0)
@@ -127,7 +127,7 @@ def test_nan_spoils_its_block_alone(c: Compressor) -> None:
 
 @pytest.mark.parametrize(("kind", "bits"), [("gauss", 1.8), ("heavy", 0.7), ("one-hot", 0.1), ("constant", 1.1)])
 def test_suresh_vlc_bits_and_error(kind: str, bits: float) -> None:
-    """An error of at most 1/2, and at most 2 + log2(7/4) bits an element and 0.12 for the histogram."""
+    """An error of at most 1/2, and at most 2 + log2(7/4) bits per element and 0.12 for the histogram."""
     x = vector(1 << 16, kind)
     exchange = methods.suresh_vlc().exchange
     c = exchange.channels[0].encoder
@@ -138,7 +138,7 @@ def test_suresh_vlc_bits_and_error(kind: str, bits: float) -> None:
 
 @pytest.mark.parametrize("exchange", ["all-gather", "scatter-gather"])
 def test_ranks_use_rotations_of_their_own(exchange: str) -> None:
-    """The same vector on all ranks: independent errors, so a quarter of one rank's for the mean of four."""
+    """With the same vector on all ranks errors are independent, so the mean of four has a quarter of one rank's."""
     x, layout = gauss(20_000), Layout.flat(20_000)
     world = World(methods.eden(bits=2, exchange=exchange).exchange, layout)  # type: ignore[arg-type]
     nmse = ((world.step([x] * 4) - x).square().sum() / x.square().sum()).item()

@@ -22,7 +22,7 @@ def test_uniform8_on_gaussian_data() -> None:
 
 
 def test_blockwise8_and_quantile8_on_gaussian_data() -> None:
-    """Not in the sheet: measured here. The blockwise grid is made for many scales, not for one Gaussian."""
+    """Measured here, not in the sheet. The blockwise grid is made for many scales, not for one Gaussian."""
     assert nmse(Blockwise8(), 1 << 16, 4) == pytest.approx(1.7e-4, rel=0.1)
     assert nmse(Quantile8(), 1 << 16, 4) == pytest.approx(7.6e-4, rel=0.1)
 
@@ -36,7 +36,7 @@ def test_blockwise8_keeps_small_elements_that_a_uniform_grid_loses() -> None:
 
 
 def test_bins_decode_to_the_means_of_their_elements() -> None:
-    """So that the mean of the vector survives."""
+    """The mean of the vector survives as well."""
     x = gauss(10_000) + 3
     for c in (Uniform8(), Quantile8()):
         assert decoded(c, x).double().mean().item() == pytest.approx(x.double().mean().item(), rel=1e-6)

@@ -176,7 +176,7 @@ def test_feedback_that_grows_warns() -> None:
 @final
 @dataclass(frozen=True)
 class Raw(Codec):
-    """One byte a symbol: a codec that a user might write."""
+    """One byte per symbol: a codec that a user might write."""
 
     name: ClassVar[str] = "raw"
 

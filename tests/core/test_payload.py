@@ -137,7 +137,7 @@ def test_a_hundred_thousand_mutations_are_all_refused(part: int) -> None:
 
 @pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
 def test_random_bodies_without_a_checksum_never_crash(c: Compressor) -> None:
-    """A sealed body of random bytes decodes to some numbers or raises PayloadError: no fault, no other error."""
+    """A sealed body of random bytes decodes to some numbers or raises PayloadError, and nothing else happens."""
     generator = torch.Generator().manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -69,7 +69,7 @@ def paced(slow: float) -> float:
 
 
 def test_a_slow_rank_does_not_slow_the_others() -> None:
-    """Ten times slower: below 20%. A noisy machine gets three attempts."""
+    """A rank that is ten times slower costs the others less than 20%. A noisy machine gets three attempts."""
     for _ in range(3):
         even, uneven = on_ranks(paced, 4, 1.0), on_ranks(paced, 4, 10.0)
         ratios = [uneven[rank] / even[rank] for rank in range(4) if rank != SLOW]

@@ -65,7 +65,7 @@ def test_ten_thousand_exchanges_without_a_deadlock() -> None:
 
 @pytest.mark.parametrize("compressed", ["identity", "qsgd:bits=8", "topk:ratio=0.1"])
 def test_float32_models_keep_their_sum_to_rounding(compressed: str) -> None:
-    """On a star, where three threads answer at the hub. Payloads of one size, and of any."""
+    """A star, where three threads answer at the hub; payloads of one size, and of any size."""
     ended = on_ranks(wander, RANKS, Pairs(Channel(compressor(compressed)), Star()), 100, torch.float32)
     given, got = sum(total for total, _, _ in ended), sum(model.double() for _, model, _ in ended)
     assert float((got - given).abs().max()) < 2e-4
@@ -92,7 +92,7 @@ def rates(slow: int, seconds: float, steps: int) -> list[float]:
 
 @pytest.mark.parametrize("slow", [0, 1], ids=["answers", "asks"])
 def test_a_rank_ten_times_slower_does_not_slow_the_others(slow: int) -> None:
-    """By less than 20%. A busy machine is given three attempts."""
+    """It slows the others by less than 20%. A busy machine is given three attempts."""
     for _ in range(3):
         ended = on_ranks(rates, RANKS, slow, 0.02, 60)
         assert ended[slow][1] > 5 * ended[slow][0]
@@ -172,7 +172,7 @@ def test_staleness_is_recorded_and_training_converges() -> None:
     for leaf in leaves:
         assert leaf["exchanges"] == 300
         assert 0 < leaf["staleness_mean"] <= 1
-        assert leaf["staleness_max"] == 1  # its own exchange, one a step
+        assert leaf["staleness_max"] == 1  # its own exchange, one per step
         assert leaf["bytes_sent"] == 300 * (16 + 32 + 4 * D) + 16  # a size, a header, a model; a size at the end
     assert hub["bytes_sent"] == 900 * (16 + 32 + 4 * D)
 

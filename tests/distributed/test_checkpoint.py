@@ -41,7 +41,7 @@ def start(name: str, overlap: Overlap = ONE) -> tuple[nn.Module, torch.optim.Opt
 
 
 def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
-    """Ten steps in one go; the state after five goes to one file a rank and method."""
+    """Ten steps in one go; the state after five goes to one file per rank and method."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name)

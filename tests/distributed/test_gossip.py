@@ -27,7 +27,7 @@ def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
 
 
 def everybody(x: Tensor) -> Tensor:
-    """The vectors of all ranks, one a row."""
+    """The vectors of all ranks, one per row."""
     rows = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, x)
     return torch.stack(rows)
@@ -114,7 +114,7 @@ def means() -> dict[str, float]:
 
 
 def test_an_exchange_keeps_the_mean() -> None:
-    """In float32; tests/exchange has it to 1e-12."""
+    """To the precision of float32; tests/exchange tests it to 1e-12."""
     for result in on_ranks(means, 4):
         assert max(result.values()) < 2e-7, result
 
@@ -184,7 +184,7 @@ def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
 
 
 def resumed(folder: str, names: list[str], overlap: Overlap) -> dict[str, Tensor]:
-    """The model itself comes from the wire's state: ranks differ, so a file a rank holds its own."""
+    """The model itself comes from the wire's state: ranks differ, so there is one file per rank with its own."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name, overlap)

@@ -20,7 +20,7 @@ HALVES = ((0, 1), (2, 3))
 
 
 async def conversation(comm: Comm) -> list[Any]:
-    """One of each request; what is heard is a list of plain values."""
+    """One of each request; the answers are returned as a list of plain values."""
     r, n = comm.rank, comm.size
     one = torch.arange(3.0) + r
     heard: list[Any] = [(await comm.all_reduce(one.clone())).tolist()]
@@ -74,7 +74,7 @@ def test_every_request_is_answered_as_on_the_virtual_driver() -> None:
 
 
 def test_bytes_are_those_of_the_virtual_driver_and_the_sizes_that_were_asked() -> None:
-    """Three requests promise no sizes: 8 bytes to each peer; a send says kind and size in 16; a half asks once."""
+    """Three requests promise no sizes: 8 bytes to each peer; a send has 16 for kind and size; a half asks once."""
     real, virtual = on_ranks(talk, 4), run(conversation, 4)
     for rank in range(4):
         asked = 8 * (3 + 3 + 2) + 8 + (16 if rank < 2 else 0)

@@ -1,4 +1,4 @@
-"""ADMM on a graph: its equations, its fixed point, its messages, and sends of which none waits for ever."""
+"""ADMM on a graph: its equations, its fixed point, its messages, and sends that never wait for ever."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUSE = Edges("0-1 1-2 2-3 3-0 2-4 3-4")  # five ranks, a triangle on a square: 
 
 
 class Task:
-    """f_i(x) = 1/2 x'A_i x - b_i'x, one a rank: exact argmins, and the optimum of their sum."""
+    """f_i(x) = 1/2 x'A_i x - b_i'x, one per rank: exact argmins, and the optimum of their sum."""
 
     def __init__(self, n: int, d: int = 5, seed: int = 0) -> None:
         g = torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ class Task:
         self.optimum = torch.linalg.solve(self.a.sum(0), self.b.sum(0))
 
     def argmin(self, i: int, v: Tensor, penalty: float) -> Tensor:
-        """Of f_i + v'x + penalty/2 |x|^2."""
+        """The argmin of f_i + v'x + penalty/2 |x|^2."""
         eye = torch.eye(self.d, dtype=torch.float64)
         x: Tensor = torch.linalg.solve(self.a[i] + penalty * eye, self.b[i] - v.double())
         return x
@@ -48,7 +48,7 @@ class Task:
 
 
 class Path(NamedTuple):
-    """What came of some rounds: models and duals after each, by round and rank, and what was sent."""
+    """The result of some rounds: models and duals after each, by round and rank, and what was sent."""
 
     models: Tensor  # (rounds, n, d)
     gammas: Tensor
@@ -116,7 +116,7 @@ def literal(topology: Topology, turn: list[int], task: Task, rounds: int, rho: f
 
 
 def over_edges(topology: Topology, task: Task, rounds: int, beta: float) -> Tensor:
-    """Wei and Ozdaglar's, with a dual an edge, and an argmin of squares about points."""
+    """Wei and Ozdaglar's form, with one dual per edge and an argmin of squares about points."""
     pairs = [(j, i) for i in range(task.n) for j in topology.around(i, task.n).peers if j < i]
     x = task.x0.repeat(task.n, 1)
     dual = {pair: torch.zeros(task.d, dtype=torch.float64) for pair in pairs}
@@ -174,7 +174,7 @@ def test_sixty_four_ranks(order: Any) -> None:
 
 @pytest.mark.parametrize("topology", [Ring(), Star(), ErdosRenyi(p=0.4)], ids=lambda t: t.id)
 def test_edge_admm_is_at_least_as_fast_as_its_rate(topology: Topology) -> None:
-    """O(1/k): the error times k stays below what it was; on quadratics it falls by a factor a round."""
+    """O(1/k): the error times k stays below what it was; on quadratics it falls by a constant factor per round."""
     task = Task(7)
     error = admm(Admm(topology=topology, order="index", wire="fp64"), task, 240).error(task)
     k = torch.arange(1, 241)

@@ -60,7 +60,7 @@ def test_all_reduce_is_the_mean() -> None:
 
 
 def test_error_feedback_loses_nothing() -> None:
-    """What was exchanged in all = what was computed in all - the mean of the residuals."""
+    """The total exchanged is the total computed minus the mean of the residuals."""
     xs = [vector(64, seed=r) for r in range(N)]
     mean = torch.stack(xs).mean(0)
     c = next(c for c in INSTANCES if c.id == "scaled-sign")

@@ -1,8 +1,8 @@
-"""Gossip against the papers' equations, written with whole matrices: one row a rank, W from the left.
+"""Gossip against the papers' equations, written with whole matrices: one row per rank, W from the left.
 
 Both use the same compressor and the same keys, so that they draw the same noise. Ranks start equal, as do their
-estimates of each other. What a sender keeps is float32, here as there: else an element may be rounded to the other
-side, which is a whole level of the quantiser.
+estimates of each other. What a sender keeps is float32, here as there: otherwise an element may be rounded to the
+other side, which is a whole level of the quantiser.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def trained(exchange: Gossip) -> Tensor:
 
 
 def check(exchange: Gossip, paper: Paper, eta: float = 1.0) -> None:
-    """The same models, and others than without an exchange."""
+    """The models are the same, and differ from those without an exchange."""
     start, models = normal(1, D).repeat(N, 1), trained(exchange)
     expected = paper(start, coded(exchange.channels[0].compressor), exchange.topology, eta)
     assert float((models - expected).abs().max()) < 1e-5

@@ -90,7 +90,7 @@ def test_a_small_eta_slows_consensus() -> None:
 
 
 def test_dcd_and_ecd_are_d_psgd_without_compression() -> None:
-    """To the float32 of their messages; those of ECD grow with t."""
+    """To the float32 precision of their messages; those of ECD grow with t."""
     plain = run(Mix(eta=1.0, early=True))
     for exchange in (Dcd(), Ecd()):
         end = run(exchange)

@@ -140,7 +140,7 @@ def test_the_mean_is_that_of_plain_sgd() -> None:
 
 
 def test_one_level_diverges() -> None:
-    """What is left out grows by the root of omega a step. The specification: in less than 100 steps; here 25."""
+    """What is left out grows by the root of omega per step. The specification: in less than 100 steps; here 25."""
     for exchange in (deepsqueeze(ONE_LEVEL), choco(ONE_LEVEL), Dcd(Channel(ONE_LEVEL))):
         end = run(exchange, 100)
         assert end.apart > FAR
@@ -148,7 +148,7 @@ def test_one_level_diverges() -> None:
 
 
 def test_one_level_divided_by_one_plus_omega_converges_with_a_small_eta() -> None:
-    """Then it is a contraction. With eta = .5 it still overshoots, by 4% a step: far off after 175 and 214 steps."""
+    """Then it is a contraction. With eta = .5 it still overshoots, by 4% per step: far off in 175 and 214 steps."""
     c = Shrunk(ONE_LEVEL)
     assert c.scale == pytest.approx(1 / 6.5, rel=0.05)
     plain = run(naive(Identity(), 0.05), 150)

@@ -81,7 +81,7 @@ def test_which_compressors_a_memory_refuses() -> None:
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("topology", [*FIXED, *OTHERS], ids=lambda t: t.id)
 def test_the_mean_is_kept_on_every_graph(topology: Topology, early: bool) -> None:
-    """Columns of W sum to one: of symmetric graphs, and of directed ones whose rows do, too."""
+    """Columns of W sum to one: for symmetric graphs, and for directed ones whose rows do too."""
     memories: list[Memory] = [NoMemory(), ErrorFeedback()]
     if topology in FIXED:
         memories.append(Difference())
@@ -115,7 +115,7 @@ def test_without_compression_it_is_w_eff(memory: Memory, eta: float) -> None:
 
 
 def test_d_psgd_on_a_complete_graph_is_synchronous_sgd() -> None:
-    """With `early=False`; early, ranks are apart by their last updates."""
+    """`early=False` is needed; otherwise ranks are apart by their last updates."""
     x = dyadic(40)
     late, early = (apart(Mix(topology=Complete(), eta=1.0, early=e), x.repeat(4, 1)) for e in (False, True))
     for step in range(4):

@@ -1,4 +1,4 @@
-"""Moniqua: numbers modulo B come back within delta B, however large; too far apart is noticed; the mean stays."""
+"""Moniqua: numbers modulo B return within delta B, however large; too large a distance is noticed; the mean stays."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Bowl:
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("topology", [Ring(), Exponential()], ids=lambda t: t.id)
 def test_the_mean_is_that_of_plain_sgd(topology: Topology, rounding: str) -> None:
-    """Measured drift a step: 3e-16 in float64, 3e-8 in float32."""
+    """Measured drift per step: 3e-16 in float64, 3e-8 in float32."""
     exchange = Moniqua(4, 2.0, topology, rounding=rounding)  # type: ignore[arg-type]
     swarm, drift = Bowl().descend(exchange, 60)
     assert drift < 2e-15

@@ -69,7 +69,7 @@ def test_it_is_unbiased_and_close() -> None:
 
 @pytest.mark.parametrize(("c", "n"), [(TernGrad(), 4), (Qsgd(bits=4), 8), (Qsgd(bits=8), 4), (Qsgd(bits=8), 7)])
 def test_bytes(c: BlockQuantiser, n: int) -> None:
-    """Up b bits an element, down ceil(log2(2 n s + 1)), and some bytes for headers and scales."""
+    """It takes b bits per element up, ceil(log2(2 n s + 1)) down, and some bytes for headers and scales."""
     d = 512 * n * 4
     world = World(SharedScale(c), Layout.flat(d), n)
     world.step([vector(d, seed=r) for r in range(n)])

@@ -13,7 +13,7 @@ from thinwire.core.compressor import Compressor
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-BY_US = [c for c in INSTANCES if not isinstance(c, AtomoSpectral)]  # whose bits do not hang on a library's SVD
+BY_US = [c for c in INSTANCES if not isinstance(c, AtomoSpectral)]  # whose bits do not depend on a library's SVD
 
 
 @pytest.mark.parametrize("c", BY_US, ids=lambda c: c.id)

@@ -65,7 +65,7 @@ def test_crc32c_of_long_and_threaded_input_continues() -> None:
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("flags", [0, CHECKED])
 def test_seals(tier: str, flags: int) -> None:
-    """The checksum is that of the bytes, also where the end of the body is known by its remainder alone."""
+    """The checksum is that of the bytes, even where the end of the body is known only by its remainder."""
     header = bytes([*range(FLAGS), flags, *range(FLAGS + 1, COVERED)])
     body = torch.arange(100, dtype=torch.uint8)
     covered = torch.cat((torch.frombuffer(bytearray(header), dtype=torch.uint8), body[: 100 * flags]))
@@ -197,7 +197,7 @@ def test_the_environment_and_force_choose_the_tier(monkeypatch: pytest.MonkeyPat
     x = torch.zeros(1)
     assert kernels.select(x).name == kernels.get("cpu").name
     asked = dispatch._asked
-    monkeypatch.setattr(dispatch, "_asked", asked.__wrapped__)  # which is asked once otherwise
+    monkeypatch.setattr(dispatch, "_asked", asked.__wrapped__)  # otherwise it is asked only once
     monkeypatch.setenv("THINWIRE_KERNELS", "reference")
     assert kernels.select(x).name == "reference"
     with kernels.force("cpu-portable"):

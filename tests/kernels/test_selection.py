@@ -21,7 +21,7 @@ def case(n: int, kind: str) -> Tensor:
         return vector(n, kind)
     if kind == "ties":
         return vector(n).round()
-    if kind == "ramp":  # what a strided sample is no guide to
+    if kind == "ramp":  # for which a strided sample is no guide
         return torch.arange(n).float()
     if kind == "spike":
         x = torch.zeros(n)

@@ -90,7 +90,7 @@ def test_a_stream_runs_at_the_rate_and_its_bytes_are_counted(pair: Network) -> N
             before = pair.tx_bytes(0)
             spent = send(pair, size)
             sent = pair.tx_bytes(0) - before
-            assert 1.03 * size < sent < 1.08 * size  # 66 bytes of headers a packet of 1514
+            assert 1.03 * size < sent < 1.08 * size  # 66 bytes of headers per packet of 1514
             rates.append(8 * sent / spent / bits_per_second(rate))
         assert 0.87 < max(rates) < 1.06  # the bucket is full at the start, and holds up to 2% of the stream
 
@@ -200,7 +200,7 @@ def test_even_the_guardian_dies_and_the_next_start_sweeps(
 ) -> None:
     process, lab, guardian, inside = owner
     with Network(2, "1gbit"):
-        assert len(left(lab)) == 3  # its owner is alive: hands off
+        assert len(left(lab)) == 3  # its owner is alive, so it must not be touched
     os.kill(guardian, signal.SIGKILL)
     process.kill()
     process.wait(60)

@@ -1,4 +1,4 @@
-"""The report in a browser: Debian's chromium, headless. It sorts, switches lines, fits a phone, and says no error."""
+"""The report in a browser: Debian's chromium, headless. It sorts, switches lines, fits a phone, and logs no error."""
 
 from __future__ import annotations
 

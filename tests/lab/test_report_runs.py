@@ -1,4 +1,4 @@
-"""What a report is made from: every kind of file, and one sentence for those that are none."""
+"""What a report is made from: every kind of file, and one sentence for files that are not of these kinds."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MADE: tuple[Reproduction, ...] = (EcqFig2(), QsgdPaper())
 
 
 def quiet(*_: object) -> None:
-    """For runs that nobody watches."""
+    """A progress callback for runs that nobody watches."""
 
 
 def test_team_is_all_gather() -> None:

@@ -20,7 +20,7 @@ SMALL = EcqFig3(Job(features=400, samples=2_000, tests=400, batch=64, steps=60, 
 
 
 def quiet(*_: object) -> None:
-    """For runs that nobody watches."""
+    """A progress callback for runs that nobody watches."""
 
 
 def test_traffic_in_small() -> None:

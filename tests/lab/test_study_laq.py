@@ -26,7 +26,7 @@ def test_few_uploads_of_few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_messages_are_as_long_as_the_paper_counts_them() -> None:
-    """32 bits of scale and b an element, besides the header; in words of 64 bits."""
+    """32 bits of scale and b per element, besides the header, in words of 64 bits."""
     d = 650
     sizes = {method: 8 * laq.channel(method).nbytes(Layout.flat(d)) - 256 for method in METHODS}
     assert sizes["gd"] == sizes["lag"] == 32 * d

@@ -84,7 +84,7 @@ def test_even_levels_for_a_variance() -> None:
 
 
 def test_training_is_plain_sgd_where_nothing_is_lost() -> None:
-    """Four workers of 16 images are one of 64."""
+    """Four workers with 16 images each equal one with 64."""
     four, one = train(AllReduce(), Plan(1)), train(AllReduce(), Plan(1, workers=1, batch=64))
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-4)
     assert four["steps"] == 1437 // 64

@@ -23,7 +23,7 @@ def test_the_receivers_shift_is_the_mean_of_the_senders(exchange: Exchange) -> N
 
 
 def test_shifts_of_both_hops_agree_on_scatter_gather() -> None:
-    """Up: the owner's is the mean of the senders'. Down: everybody's is the owners'."""
+    """Going up, the owner's shift is the mean of the senders'; going down, everybody's is the owners'."""
     world = World(ScatterGather(Channel(ScaledSign(block=64), Difference())), Layout.flat(2300))
     for step in range(20):
         world.step([vector(2300, seed=4 * step + r) for r in range(4)])

@@ -14,9 +14,9 @@ Feedback = tuple[float, float]  # alpha and beta
 
 
 def distances(d: int, ways: list[Feedback | None], steps: int) -> Tensor:
-    """|w - w*| of every way, over the last 100 steps; None is float32. One block a vector, L2 scaling, 4 levels.
+    """|w - w*| of every way, over the last 100 steps; None is float32. One block per vector, L2 scaling, 4 levels.
 
-    The ranks' gradients lie side by side in one vector, a block each, so that a step is one encode a way.
+    The ranks' gradients lie side by side in one vector, one block each, so that a step takes one encode per way.
     """
     g = torch.Generator().manual_seed(0)
     x, truth = torch.randn(SAMPLES, d, generator=g), torch.randn(d, generator=g)

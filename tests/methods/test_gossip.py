@@ -25,7 +25,7 @@ NAMES = [
 ]
 SETTINGS = {"moniqua": "theta=16"}  # further than ranks get from each other here
 SYMMETRIC = {"choco-sgd", "dcd-psgd", "ecd-psgd"}
-"""What is kept of neighbours is right only where they keep the same of oneself."""
+"""What is kept about neighbours is right only where they keep the same about this rank."""
 TASK = Quadratics(64, 32)
 
 
@@ -44,7 +44,7 @@ def test_who_takes_part() -> None:
 @pytest.mark.parametrize("graph", ["ring", "exponential"])
 @pytest.mark.parametrize("name", NAMES)
 def test_64_ranks_train(name: str, graph: str) -> None:
-    """Quadratics whose optima differ, from 2 away of that of their mean, in every direction. Every rank gets near."""
+    """Quadratics whose optima differ, from 2 away from that of the mean in every direction. Every rank gets near."""
     if graph == "exponential" and name in SYMMETRIC:
         with pytest.raises(ValueError, match="needs a symmetric W"):
             made(name, f"topology={graph}").check(64)
@@ -77,7 +77,7 @@ def test_any_size(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_that_agree_stay_where_they_are(name: str) -> None:
-    """Where models or their differences are sent as they are; compressed ones differ by what was left out of them."""
+    """Exactly, if models or their differences are sent as they are; otherwise up to what compression left out."""
     swarm = together(made(name), 4, normal(700).float())
     length = float(swarm.mean.norm())
     swarm.step(torch.zeros(4, 700))

@@ -82,7 +82,7 @@ def test_demo_keeps_what_it_does_not_send() -> None:
     first, second = ([vector(8192, seed=10 * step + r) for r in range(2)] for step in range(2))
     world.step(first)
     m = world.states[0]["send.residual"].clone()
-    assert (dct(m.view(64, 2, 64).transpose(0, 1).contiguous()).abs() < 1e-2).sum() >= 64  # 32 a chunk are gone
+    assert (dct(m.view(64, 2, 64).transpose(0, 1).contiguous()).abs() < 1e-2).sum() >= 64  # 32 per chunk are gone
     world.step(second)
     momentum = second[0] + m * 0.9
     sent = momentum - world.states[0]["send.residual"]

@@ -47,7 +47,7 @@ def test_all_of_them_descend(name: str, limit: float) -> None:
 
 
 def test_a_threshold_below_the_gradients_lags_behind_them() -> None:
-    """Strom's pitfall: the ranks' gradients stay near 1 at the optimum, and an element sends at most tau a step."""
+    """Strom's pitfall: the ranks' gradients stay near 1 at the optimum, and an element sends at most tau per step."""
     far, near = (
         TASK.descend(World(METHODS.parse(f"strom:tau={tau}").exchange, Layout.flat(32), 4), 0.02, 300)
         for tau in (0.1, 2)

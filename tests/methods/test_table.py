@@ -23,19 +23,19 @@ LAYOUT = Layout(("w",), ((8, 8),))
 TASK = Quadratics(N, D)
 BAR, SIGNS = 0.5, 0.8  # of the loss at the start; for methods that hand out signs
 EXACT = {"sgd": 1e-4, "fp16": 1e-4, "bf16": 1e-3, "lag": 1e-4, "laq": 1e-2, "slaq": 1e-2, "diana": 0.05, "ef21": 0.05}
-"""Methods that tend to the optimum itself, and the part of the loss that they leave in so few steps."""
+"""Methods that tend to the optimum itself, and the share of the loss that they leave after so few steps."""
 IDS = {"strom": "strom:tau=1"}
 """Settings for this task: Strom's threshold is an absolute size."""
 
 
 class Row(NamedTuple):
-    """What one method came to."""
+    """The result of one method."""
 
     method: str
     lr: float
     distance: float  # |x - x*|^2 / |x*|^2
     loss: float  # f(x) - f(x*), over the same at the start
-    bits: float  # an element and round, sent by rank 0
+    bits: float  # per element and round, sent by rank 0
 
 
 def named(name: str) -> str:
@@ -46,7 +46,7 @@ def named(name: str) -> str:
 
 
 def rate(method: Method) -> float:
-    """Signs: small steps. Unbiased: less, the larger omega. Biased with a memory or not: less, the smaller delta."""
+    """Small for signs; for unbiased ones smaller with a larger omega, for biased ones with a small delta."""
     compressor = method.exchange.channels[0].compressor
     omega, delta = compressor.omega(D), compressor.delta(D)
     if not method.exchange.keeps_scale:

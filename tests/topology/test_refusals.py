@@ -1,4 +1,4 @@
-"""What is no mixing matrix, and what is no graph: refused with its place and the line to write."""
+"""What is not a mixing matrix or not a graph is refused with its place and the line to write."""
 
 from __future__ import annotations
 

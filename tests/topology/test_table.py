@@ -119,7 +119,7 @@ def test_one_peer_of_six_does_not() -> None:
 
 
 def matchings(ranks: tuple[int, ...]) -> list[list[tuple[int, int]]]:
-    """All perfect matchings of an even number of ranks; all that leave one alone, of an odd one."""
+    """All perfect matchings of an even number of ranks, or all that leave one alone of an odd number."""
     if len(ranks) < 2:
         return [[]]
     if len(ranks) % 2:
@@ -162,7 +162,7 @@ def test_all_matchings_are_drawn_alike(n: int) -> None:
 @final
 @dataclass(frozen=True)
 class SomePair(Topology):
-    """One random pair a step, with no closed form declared."""
+    """One random pair per step, with no closed form declared."""
 
     name: ClassVar[str] = "some-pair"
 

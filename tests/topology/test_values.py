@@ -241,7 +241,7 @@ def test_networkx_graphs() -> None:
 
 
 class TwoRanks:
-    """A graph of nobody's library."""
+    """A graph that is in no library."""
 
     edges = ((0, 1),)
 
