@@ -100,7 +100,7 @@ class AtomoEntries(Compressor):
         return 1 / self.budget - 1
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))
 
     def nbytes(self, layout: Layout) -> int:
@@ -108,7 +108,7 @@ class AtomoEntries(Compressor):
         return 4 + 4 * layout.numel + most_gaps(layout.numel, layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Count, values, places."""
+        """Write the count, the values and the places."""
         wide, n = x.float(), x.numel()
         good = wide.isfinite()
         p = probabilities(torch.where(good, wide.abs(), 0.0), self.budget * n)
@@ -166,7 +166,7 @@ class AtomoSpectral(Compressor):
         return max(0.0, math.sqrt(d) / self.budget - 1)
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))
 
     def nbytes(self, layout: Layout) -> int:

@@ -229,5 +229,5 @@ def omega_max(levels: int, d: int) -> float:
 
 
 def contraction(omega: float | None) -> float | None:
-    """E|C(x) - x|^2 <= omega |x|^2 is a contraction where omega < 1."""
+    """1 - omega if omega < 1: then E|C(x) - x|^2 <= omega |x|^2 is a contraction."""
     return 1.0 - omega if omega is not None and omega < 1 else None

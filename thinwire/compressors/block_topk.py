@@ -62,7 +62,7 @@ class BlockTopK(Biased):
         return count * VALUES[self.values][0].itemsize + wide_bytes(count, index_width(self.block))
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Values, then places."""
+        """Write the values, then the places."""
         places, values = selection.top_blocks(x.float(), self.block, self.k)
         stop = values.numel() * VALUES[self.values][0].itemsize
         write_values(values, body[:stop], self.values)

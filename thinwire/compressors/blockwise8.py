@@ -51,7 +51,7 @@ def points() -> Tensor:
 
 @cache
 def _borders() -> Tensor:
-    """Half way between the points."""
+    """The midpoints between neighbouring points."""
     return (points()[1:] + points()[:-1]) / 2
 
 
@@ -76,7 +76,7 @@ class Blockwise8(ByteSymbols):
         return 0.999 * (1 - worst)
 
     def side_bytes(self, layout: Layout) -> int:
-        """The scales."""
+        """The bytes of the scales."""
         return 4 * -(-layout.numel // self.block)
 
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:

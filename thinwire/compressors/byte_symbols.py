@@ -24,7 +24,7 @@ class ByteSymbols(Biased, SymbolCompressor):
     @final
     @property
     def width(self) -> int:
-        """Whole bytes."""
+        """Eight bits, since symbols travel as whole bytes."""
         return 8
 
     @final

@@ -77,7 +77,7 @@ class CountSketch(Biased):
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """The estimate of every element."""
+        """Add the estimate of every element."""
         table = body.view(torch.float32).view(self.rows, self.cols)
         if not bool(table.isfinite().all()):
             out.fill_(math.nan)

@@ -71,7 +71,7 @@ class Grid(NamedTuple):
         return cut.transpose(1, 2).reshape(self.cells, self.m, self.n).clone(memory_format=torch.contiguous_format)
 
     def join(self, chunks: Tensor) -> Tensor:
-        """The inverse, flat."""
+        """The inverse of `chunks`, flat."""
         return chunks.view(self.down, self.across, self.m, self.n).transpose(1, 2).reshape(-1)
 
 

@@ -109,7 +109,7 @@ class DeadZone(Biased):
         return most + 4 * n if n else 0
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Scales, offsets, symbols, low bits, escapes."""
+        """Write the scales, offsets, symbols, low bits and escapes."""
         if not layout.numel:
             return 0
         blocks = self._blocks(layout)

@@ -60,5 +60,5 @@ class KLevel(BlockQuantiser):
         return max(0, within(self.block, d) - 2) / (2 * (self.k - 1) ** 2)
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))

@@ -61,5 +61,5 @@ class LowPrecision(BlockQuantiser):
         return omega_max(2 ** (self.bits - 1) - 1, d) if self.step is None else None
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))

@@ -57,5 +57,5 @@ class Natural(KernelCompressor):
         return 0.125
 
     def delta(self, d: int) -> float | None:
-        """A contraction, since omega < 1."""
+        """1 - omega, since omega < 1."""
         return contraction(self.omega(d))

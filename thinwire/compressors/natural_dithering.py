@@ -66,5 +66,5 @@ class NaturalDithering(BlockQuantiser):
         return 0.125 + t * min(1.0, t)
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))

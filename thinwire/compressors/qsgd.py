@@ -104,5 +104,5 @@ class Qsgd(BlockQuantiser):
         return min(d / s**2, math.sqrt(d) / s) if self.norm == "l2" else omega_max(s, d)
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))

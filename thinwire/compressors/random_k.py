@@ -75,7 +75,7 @@ class RandomK(Compressor):
         return 4 * self.count(layout.numel)
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """The values at the common places."""
+        """Write the values at the common places."""
         if selection.finite(x):
             body.view(torch.float32).copy_(x[self._places(layout, key, x.device)])
         else:

@@ -65,5 +65,5 @@ class TernGrad(BlockQuantiser):
         return omega_max(1, d) if self.clip is None else None
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return contraction(self.omega(d))

@@ -70,7 +70,7 @@ class Wangni(Compressor):
         return 1 / self.ratio - 1
 
     def delta(self, d: int) -> float | None:
-        """A contraction where omega < 1."""
+        """1 - omega if omega < 1, otherwise None."""
         return 2 - 1 / self.ratio if self.ratio > 0.5 else None
 
     def nbytes(self, layout: Layout) -> int:

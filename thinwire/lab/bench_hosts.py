@@ -7,7 +7,7 @@ timed ones. It is removed before the next one starts, so that memory holds one a
 
 A step starts at a barrier and ends when the slowest rank has ended. Where a method exchanges every H steps, H steps
 are timed together and divided. Bytes are those that the busiest host put on its wire between the barriers of a turn,
-headers counted, and
+including headers, and
 
     wire_bound_ms = bits of the busiest host / rate,   wire_share = wire_bound_ms / step_ms,
     cpu_ms        = processor time of all ranks / cores.

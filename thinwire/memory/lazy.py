@@ -80,7 +80,7 @@ class Lazy(Memory):
 
     @property
     def motion(self) -> int:
-        """`depth` past steps."""
+        """The number of past steps that the rule looks at."""
         return self.depth
 
     def init(self, like: Tensor) -> State:

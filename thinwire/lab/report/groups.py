@@ -38,7 +38,7 @@ class Group:
 
     @property
     def method(self) -> str:
-        """Its name."""
+        """The name of the method."""
         return str(self.rows[0]["method"])
 
     @property
