@@ -78,7 +78,7 @@ def test_time_is_judged() -> None:
     near, coarse, time, than_qsgd, loss, pair = EcqFig3().trends([*exact, qsgd, row("ECQ-SGD-64", 8.0, 1.04)])
     assert (near.holds, time.holds, than_qsgd.holds, loss.holds) == (True, True, True, True)
     assert (coarse.holds, pair.holds) == (None, None)
-    assert time.measured == "8.0-8.0 s, of which 4.00 s encode and decode, to 9.0-11.0 s"
+    assert time.measured == "8.0-8.0 s, of which 4.00 s encode and decode, against 9.0-11.0 s"
     near, _, time, *_ = EcqFig3().trends([*exact, row("ECQ-SGD-64", 9.5, 1.06)])
     assert (near.holds, time.holds) == (False, False)  # shorter than the mean, not than the fastest
 

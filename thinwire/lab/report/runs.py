@@ -81,7 +81,7 @@ def _json(path: Path) -> tuple[dict[str, list[Row]], list[Row]]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); {HINT}") from None
     except RecursionError:
-        raise ValueError(f"{path} is nested too deeply for JSON that a person would write; {HINT}") from None
+        raise ValueError(f"{path} is not JSON that a person would write: it is nested too deeply; {HINT}") from None
     if isinstance(found, list):
         return {MAIN: _rows(found)}, []
     if not isinstance(found, dict):
