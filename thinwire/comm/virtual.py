@@ -1,5 +1,4 @@
-"""The virtual driver in lock step: N coroutines in one process, and every request is answered when its partners have
-asked.
+"""The virtual driver in lock step: N coroutines in one process; requests are answered when all partners have asked.
 
 Collectives complete when all ranks ask for the same one; a send completes when its receive is posted. When nobody
 can go on, `DeadlockError` names every waiting rank. Bytes are counted as a real network would carry them.

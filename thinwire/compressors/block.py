@@ -216,8 +216,7 @@ def within(block: int | None, d: int) -> int:
 
 
 def omega_max(levels: int, d: int) -> float:
-    """The variance of stochastic rounding to `levels` steps of the largest magnitude, over |x|^2, for the worst
-    vector.
+    """The variance of stochastic rounding to `levels` steps of the largest magnitude, over |x|^2, at the worst x.
 
     Attained by one entry N and d-1 entries a with a = N (sqrt(s^2 + d - 1) - s) / (d - 1); s = 1 is TernGrad's
     (sqrt(d) - 1) / 2.

@@ -1,5 +1,4 @@
-"""Modulo: the place of a number on a circle, rounded to one of L points, for a receiver that knows roughly where it
-is.
+"""Modulo: the place of a number on a circle, rounded to one of L points. The receiver must know roughly where it is.
 
 Sends b bits per element and 64 bits of checksum. With L = 2^b points on a circle of length B, delta = 1 / (2 L):
 

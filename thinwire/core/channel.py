@@ -103,8 +103,7 @@ class Channel(Config):
         return payload
 
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:
-        """The mean of what arrived, decoded in order and through the receiver's memory; an empty message counts as
-        zero.
+        """The mean of what arrived, decoded in order and through the receiver's memory; empty messages count as 0.
 
         `out` is overwritten; without it a new tensor is made.
         """

@@ -1,5 +1,4 @@
-"""Admm: ranks take turns to minimise their loss plus a term that pulls them to their neighbours. D-ADMM and ADMM over
-edges.
+"""Admm: ranks take turns to minimise their loss plus a pull to their neighbours. D-ADMM and ADMM over edges.
 
 Sends x_i once per round to each neighbour: 2 |E| messages in all. With N_i the neighbours of rank i, D_i their
 number, `earlier` those whose turn comes before that of i, and f_i the loss on its data:

@@ -130,8 +130,7 @@ class OkTopk(Exchange):
 
 
 def regions(places: Tensor, n: int, ranks: int) -> list[int]:
-    """Edges of `ranks` regions of 0 .. n with equally many of the ascending `places` in each; of equal size if there
-    are none.
+    """Edges of `ranks` regions of 0 .. n, each with equally many of the ascending `places`, or of equal size.
 
     >>> regions(torch.tensor([2, 3, 5, 90]), n=100, ranks=2), regions(torch.tensor([]), n=100, ranks=2)
     ([0, 5, 100], [0, 50, 100])

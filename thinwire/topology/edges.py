@@ -1,5 +1,4 @@
-"""Any graph given by its edges, with Metropolis weights: a text such as "0-1 1-2 0-2", a list of pairs, a networkx
-graph.
+"""Any graph by its edges, with Metropolis weights: a text such as "0-1 1-2 0-2", a list of pairs, a networkx graph.
 
 The text is kept sorted, so two ways to write one graph make equal values with one id.
 

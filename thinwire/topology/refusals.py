@@ -1,5 +1,4 @@
-"""What no W may be: negative, not summing to one, asymmetric, disconnected. Each message says where, and what to
-write.
+"""What no W may be: negative, not summing to one, asymmetric, in parts. Each message says where, and what to write.
 
 rows sum to one       ranks that agree stay where they are
 symmetric             columns then sum to one too, so that the mean over the ranks does not move

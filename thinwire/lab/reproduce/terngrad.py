@@ -1,5 +1,4 @@
-"""TernGrad: three levels per element on the digits, beside float32, and the worth of clipping and of scalers per
-tensor.
+"""TernGrad: three levels per element on the digits, beside float32; the worth of clipping and of scalers per tensor.
 
     float32       no compression
     terngrad      one scaler per tensor, clipped to 2.5 standard deviations: the method `terngrad`
