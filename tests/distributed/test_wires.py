@@ -1,4 +1,4 @@
-"""Several wires in one process: side by side, one inside the other's backward pass, one after the other, beside DDP."""
+"""Several wires in one process: side by side, in one backward pass, one after the other, and beside DDP."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class AsyncModels(Rounds):
             beat=exchanger.timeout / 4,
             gone=exchanger.comm.gone if exchanger.drops else None,
         )
-        exchanger.farewell = lambda pairs=self._pairs: pairs.stop(exchanger.timeout)  # type: ignore[misc]
+        exchanger.farewell = lambda pairs=self._pairs: pairs.stop(exchanger.timeout)
         self._pairs.start()
 
     def before_step(self, *, closure: bool) -> None:
