@@ -109,3 +109,114 @@ def test_a_grad_scaler_skips_the_step_on_every_rank(hook: bool) -> None:
     assert one["scales"][-1] == 2.0**36
     assert one["equal"]
     assert one["last"] < 0.7 * one["first"]
+
+
+def without_scaler(name: str, kind: str) -> dict[str, Any]:
+    """Rank 1 has a NaN in step 2; nobody but thinwire looks. Adam's moments and weight decay must not move either."""
+    model: Any = net()
+    if kind == "ddp_hook":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    method = METHODS.parse(name)
+    if kind == "ddp_hook":
+        wire, hook = tw.ddp_hook(method, model, optimizer, min_size=0)
+        model.register_comm_hook(wire, hook)
+    else:
+        wire = tw.attach(model, optimizer, method, min_size=0)
+    still, grads = True, True
+    for step in range(5):
+        before = flat(model)
+        optimizer.zero_grad()
+
+        def closure(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            value = loss(model, batch(step))
+            if step == 2 and dist.get_rank() == 1:
+                value = value * float("nan")
+            value.backward()
+            return value
+
+        if kind == "closure":
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        if step == 2:
+            still = torch.equal(before, flat(model))
+            grads = any(bool(p.grad.isnan().any()) for p in model.parameters() if p.grad is not None)
+    skipped = wire.stats()["steps_skipped"]
+    steps = {int(state["step"]) for state in optimizer.state.values()}
+    wire.detach()
+    return {
+        "still": still,
+        "grads": grads,
+        "skipped": skipped,
+        "steps": steps,
+        "finite": bool(flat(model).isfinite().all()),
+        "equal": equal_everywhere(flat(model)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", "loop"), ("ecq-sgd", "loop"), ("qsgd", "closure"), ("ecq-sgd", "ddp_hook")]
+)
+def test_the_optimizer_does_not_step(name: str, kind: str) -> None:
+    for got in on_ranks(without_scaler, 2, name, kind):
+        assert got["still"]
+        assert got["grads"]  # whoever looks at the gradients after the step sees what they were
+        assert got["skipped"] == 1
+        assert got["steps"] == {4}
+        assert got["finite"]
+        assert got["equal"]
+
+
+@pytest.mark.parametrize("name", ["local-sgd", "deepsqueeze", "ad-psgd", "choco-sgd"])
+def test_where_models_are_exchanged_the_rank_alone_does_not_step(name: str) -> None:
+    one, other = on_ranks(without_scaler, 2, name, "loop")
+    assert [one["skipped"], other["skipped"]] == [0, 1]
+    assert [one["steps"], other["steps"]] == [{5}, {4}]
+    assert one["finite"]
+    assert other["finite"]
+
+
+def policies() -> list[str]:
+    told = []
+    for policy in ("raise", "keep", "ignore"):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        try:
+            with tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0, on_nonfinite=policy):  # type: ignore[arg-type]
+                value = loss(model, batch(0)) * (float("nan") if dist.get_rank() == 1 else 1.0)
+                value.backward()
+                optimizer.step()
+            told.append(f"all NaN: {bool(flat(model).isnan().all())}")
+        except (FloatingPointError, ValueError) as error:
+            told.append(str(error))
+    return told
+
+
+def test_other_policies() -> None:
+    for raised, kept, wrong in on_ranks(policies, 2):
+        assert raised == "the gradients of step 1 are not finite"
+        assert kept == "all NaN: True"
+        assert wrong == "on_nonfinite='ignore': write one of 'skip', 'raise', 'keep'"
+
+
+def broken_model() -> str:
+    """The model itself is not finite on one rank: averaging must not spread it without a word."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tw.attach(model, optimizer, tw.methods.local_sgd(every=1), min_size=0):
+        loss(model, batch(0)).backward()
+        if dist.get_rank() == 1:
+            with torch.no_grad():
+                next(model.parameters()).fill_(float("inf"))
+        try:
+            optimizer.step()
+        except FloatingPointError as error:
+            return str(error)
+    return ""
+
+
+def test_a_model_that_is_not_finite_is_an_error_on_every_rank() -> None:
+    assert on_ranks(broken_model, 2) == ["the model of rank 1 is not finite in step 0"] * 2

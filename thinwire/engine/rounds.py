@@ -88,6 +88,7 @@ class Rounds(ABC):
         for bucket, members in zip(self.packed.buckets, self.packed.members, strict=True):
             for view, one in zip(bucket.views, members, strict=True):
                 view.copy_(one.parameter.detach())
+            bucket.changed()  # whether it is finite is not known
 
     def models(self) -> list[Tensor]:
         """By bucket, a copy of the parameters as they are."""
