@@ -35,7 +35,7 @@ def lent(wanted: Wanted) -> Lent:
     world = dist.group.WORLD
     assert world is not None
     watch = Watch(private_store(world), dist.get_rank(), dist.get_world_size())
-    found = lend(world, wanted, Meeting(watch, wanted.timeout))
+    found = lend(world, wanted, Meeting(watch, wanted.timeout, world))
     watch.stop()
     return found
 

@@ -99,7 +99,7 @@ class Exchanger:
         if drop_dead and isinstance(exchange, Gossip):
             groups = list(exchange.edges(size))  # a group an edge, so that one that breaks leaves the others whole
         self.watch = Watch(private_store(group), dist.get_rank(group), size)
-        self.meeting = Meeting(self.watch, timeout)
+        self.meeting = Meeting(self.watch, timeout, group)
         self.farewell: Callable[[], object] | None = None  # what neighbours expect before this rank ends
         self._lent: list[Lent] = []
         try:

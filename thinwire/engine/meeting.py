@@ -1,7 +1,8 @@
 """Meetings: what ranks agree on through the store, before they have connections of their own.
 
 While ranks meet, each writes a beat twice a second. One that has come and whose beat stops for `DEAD` seconds has
-died or hangs, and everybody who waits for it says so. One that has not come yet is waited for until the time-out.
+died or hangs, and everybody who waits for it says so. One that has not come yet is waited for until the time-out. If
+it dies before it comes, its connections break: a barrier on the user's own group, with gloo, notices that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar, final
 
 import torch
+import torch.distributed as dist
 
 from thinwire.core.errors import PeerError
 from thinwire.engine.watch import StoreError, Watch
@@ -28,10 +30,12 @@ LATER = 0.25
 class Meeting:
     """Ranks that have come together to attach."""
 
-    def __init__(self, watch: Watch, timeout: float) -> None:
+    def __init__(self, watch: Watch, timeout: float, parent: dist.ProcessGroup) -> None:
         self._watch = watch
         self._timeout = timeout
         self._said = 0
+        gloo = dist.get_backend(parent) == "gloo"
+        self._barrier = _start(lambda: dist.barrier(parent)) if gloo else None
         self._beats: dict[int, tuple[str, float]] = {}  # by rank: the last beat, and when it was first seen
 
     def gather(self, mine: Any) -> list[Any]:
@@ -48,22 +52,16 @@ class Meeting:
                 raise PeerError(f"of {watch.size} ranks, {who} did not come within {waited:.0f} s", tuple(missing))
             self._check_alive()
             time.sleep(SOON if waited < 1 else LATER)
+        if self._barrier is not None:
+            self._until(self._barrier)
+            self._barrier = None
         return [json.loads(watch.read(key)) for key in keys.values()]
 
     def together(self, work: Callable[[], T]) -> T:
         """Do something that waits for the other ranks; PeerError when one of them dies meanwhile."""
-        future: Future[T] = Future()
-        device = torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        return self._until(_start(work))
 
-        def run() -> None:
-            try:
-                if device is not None:
-                    torch.cuda.set_device(device)  # each thread has its own
-                future.set_result(work())
-            except BaseException as error:  # the caller raises it
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="thinwire-meeting", daemon=True).start()
+    def _until(self, future: Future[T]) -> T:
         while not future.done():
             try:
                 return future.result(LATER)
@@ -80,6 +78,9 @@ class Meeting:
         watch, now = self._watch, time.monotonic()
         if watch.alarmed.is_set():
             raise watch.verdict()
+        broken = self._barrier.exception() if self._barrier is not None and self._barrier.done() else None
+        if isinstance(broken, Exception):
+            raise watch.explain(broken) from broken
         watch.look_out(watch.launched())
         try:
             beats = {rank: watch.read(f"beat/{rank}") for rank in range(watch.size)}
@@ -90,3 +91,20 @@ class Meeting:
                 self._beats[rank] = beat, now
             elif now - self._beats[rank][1] > DEAD:
                 raise PeerError(f"rank {rank} of {watch.size} has stopped answering while ranks meet", (rank,))
+
+
+def _start(work: Callable[[], T]) -> Future[T]:
+    """Do something in a thread."""
+    future: Future[T] = Future()
+    device = torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own
+            future.set_result(work())
+        except BaseException as error:  # the caller raises it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="thinwire-meeting", daemon=True).start()
+    return future

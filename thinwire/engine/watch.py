@@ -157,7 +157,8 @@ class Watch:
         if missing:
             who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
             verb = "has" if len(missing) == 1 else "have"
-            text = f"{who} of {self.size} {verb} stopped answering; this exchange cannot be finished ({cause})"
+            text = f"{who} of {self.size} {verb} stopped answering; this exchange cannot be finished"
+            text += "" if cause is None else f" ({cause})"
             return PeerError(text, tuple(missing))
         try:
             return PeerError(f"the exchange failed on {self.read('cause')}")
