@@ -170,10 +170,10 @@ def stopped_neighbour(stopped: int) -> None:
     model = net()
     optimizer = sgd(model)
     wire = tw.attach(model, optimizer, tw.methods.ad_psgd(), min_size=0, timeout=4.0, drop_dead=True)
+    begun, step, gone = time.monotonic(), 5, []
     train(model, optimizer, range(5))
     if dist.get_rank() == stopped:
         stop_until_killed(13)
-    begun, step, gone = time.monotonic(), 5, []
     while time.monotonic() < begun + 12:
         train(model, optimizer, range(step, step + 1))
         step += 1
