@@ -25,8 +25,8 @@ STATEFUL = [
     name
     for name in METHODS
     if METHODS[name]().exchange.init(Layout.flat(600), Comm(0, 2)) and METHODS[name]().sync.of == Grad()
-]  # every method that remembers something; Adam's momentum is the optimizer's
-DOUBLE = "ef-signsgd"  # memories on both hops: every rank owns a shard
+]  # every method that remembers something; Adam's momentum belongs to the optimizer
+DOUBLE = "ef-signsgd"  # it has memories on both hops, and every rank owns a shard
 
 
 def made(name: str, overlap: Overlap = ONE) -> Method:
@@ -183,7 +183,7 @@ def test_another_method_is_refused_and_the_field_is_named(folder: str, whole: li
         assert "another method: method.exchange.channel.memory.alpha was 0.2 and is 0.3" in method
         assert "load this rank's own file" in rank
         assert "not a state of thinwire" in nothing
-        assert "saved from another model: 0.bias has shape [24], there shape [3]" in model
+        assert "saved from another model: 0.bias has shape [24] here and [3] there" in model
         assert "write one of 'mean', 'reset', 'error'" in word
 
 
@@ -218,7 +218,7 @@ def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
 
 
 def hooked(steps: int, state: Any) -> tuple[Tensor, Any]:
-    """DDP with small buckets: one bucket in the first step, others from the second on."""
+    """DDP with small buckets: it has one bucket in the first step, and others from the second on."""
     model = DistributedDataParallel(net(), bucket_cap_mb=2048 / 2**20)
     kept, hook = tw.ddp_hook(made(DOUBLE), model, min_size=0)
     model.register_comm_hook(kept, hook)

@@ -42,8 +42,8 @@ def first_lr(state: dict[str, Any], value: Any) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a stray start": (partial(moved, start="7"), "with elements 7 to"),
-    "a negative start": (partial(moved, start="-1"), "is no 'memory|start|parameter'"),
-    "a start that is no number": (partial(moved, start="x"), "is no 'memory|start|parameter'"),
+    "a negative start": (partial(moved, start="-1"), "is not 'memory|start|parameter'"),
+    "a start that is no number": (partial(moved, start="x"), "is not 'memory|start|parameter'"),
     "the same elements twice": (doubled, "which hold the same elements"),
     "NaN": (poisoned, "with elements that are not finite"),
     "another memory": (renamed, "the method has no memory 'up.send.nothing'"),
@@ -63,7 +63,7 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 def loaded() -> tuple[list[str], list[bool]]:
-    """Only rank 1's state is damaged, each time in another way; then the state as it was is loaded."""
+    """Only rank 1's state is damaged, each time in a different way; then the undamaged state is loaded."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     told, untouched = [], []

@@ -3,18 +3,19 @@
     active rank     asks a random neighbour after every `pace`-th step of the training loop
     passive rank    answers whenever it is asked
 
-The exchange that a step of an active rank starts runs while the next gradient is computed. The step after waits for
-it where it is not finished: one exchange per step, as in the paper, and never more than one behind. The threads and
-the training loop share the model (`Shared`); its lock is never held while one waits for the network.
+The exchange that a step of an active rank starts runs while the next gradient is computed. A step that would start
+another one first waits until the last one has finished: at pace 1 there is one exchange per step, as in the paper,
+and a rank is never more than one behind. The threads and the training loop share the model (`Shared`); its lock is
+never held while a thread waits for the network.
 
-Each edge has a process group of its own: a receive that takes longer than its time-out makes gloo close all
-connections of a group. And each edge has a thread of its own: a receive from one neighbour ends when its connection
-closes, where a receive from anybody would not notice, and a neighbour that hangs must not silence the other edges.
+Each edge has a process group of its own, because gloo closes all connections of a group when one receive exceeds its
+time-out. Each edge also has a thread of its own: a receive from one neighbour ends when that connection closes,
+whereas a receive from anybody would not notice, and a neighbour that hangs must not silence the other edges.
 
-An edge that was quiet for `beat` seconds carries a byte, so that a time-out means a rank that hangs, not one that
-computes for long or that happened to ask others.
+When an edge has been quiet for `beat` seconds, the active rank sends a byte over it. A time-out therefore means that
+a rank hangs, and not that it computes for a long time or happened to ask other neighbours.
 
-Where an edge breaks in the middle of an exchange, the active rank has not moved, and the passive one may have.
+When an edge breaks in the middle of an exchange, the active rank has not moved, but the passive one may have.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def edges_of(exchange: Pairs, n: int, timeout: float) -> groups.Wanted:
 
 
 def edge_drivers(lent: groups.Lent, exchange: Pairs) -> list[Processes]:
-    """What `AsyncPairs` talks through: one driver per edge of this rank.
+    """The drivers that `AsyncPairs` talks through: one per edge of this rank.
 
     A neighbour that does not answer for the time-out of the groups is an error; one that has died is noticed at once.
     """
@@ -59,9 +60,9 @@ def edge_drivers(lent: groups.Lent, exchange: Pairs) -> list[Processes]:
 
 @final
 class AsyncPairs:
-    """Averages `shared` with neighbours from `start` to `stop`.
+    """Averages `shared` with the neighbours, from `start` to `stop`.
 
-    With `gone`, a set, a neighbour that breaks off joins the set and the others go on; else it is a PeerError.
+    With a set as `gone`, a neighbour that breaks off joins it and the others go on; with None it is a PeerError.
     """
 
     def __init__(
@@ -87,19 +88,19 @@ class AsyncPairs:
         self._near = exchange.topology.around(self.rank, self.size).peers
         if len(drivers) < len(self._near):
             raise ValueError(
-                f"rank {self.rank} talks to {len(self._near)} neighbours, with a driver each; got {len(drivers)}: "
+                f"rank {self.rank} has {len(self._near)} neighbours and needs a driver for each; got {len(drivers)}: "
                 "write AsyncPairs(exchange, edge_drivers(lent, exchange), ...)"
             )
-        self._sent = dict.fromkeys(self._near, 0)  # messages so far on an edge: both ends count them
+        self._sent = dict.fromkeys(self._near, 0)  # messages so far on each edge; both ends count them
         self._threads: list[threading.Thread] = []
         self._turn = threading.Condition()  # guards the five below
         self._asked: int | None = None  # the neighbour with which an exchange is due or under way
-        self._asks = 0  # so far
+        self._asks = 0  # exchanges asked for so far
         self._stopping = False
         self._error: Exception | None = None
         self._open = set(self._near)  # neighbours that a thread still talks to
         self._steps, self._stale, self._most, self._waited = 0, 0, 0, 0.0
-        self._seen = shared.version  # of the model that the gradient at hand is computed on
+        self._seen = shared.version  # version of the model that the gradient at hand is computed on
 
     def start(self) -> None:
         """Start the threads. Neighbours may start later."""
@@ -108,7 +109,7 @@ class AsyncPairs:
             self._spawn(lambda driver=driver, peer=peer: life(driver, peer), peer)  # type: ignore[misc]
 
     def stepped(self, update: Tensor) -> Tensor:
-        """Add the step that the training loop has taken; the model to go on with. Raises what a thread met with."""
+        """Add the step that the training loop took; returns the model to go on with. Raises the error of a thread."""
         if self._stopping:
             raise RuntimeError("stepped() after stop(): the neighbours are gone; make another AsyncPairs")
         if not bool(update.isfinite().all()):
@@ -131,9 +132,10 @@ class AsyncPairs:
         return x
 
     def stop(self, timeout: float | None = None) -> Tensor:
-        """End when the neighbours have: active ranks say so, passive ones answer until all have. The last model.
+        """End together with the neighbours; returns the last model.
 
-        A neighbour that goes on for more than `timeout` seconds is a PeerError; None waits while it is there.
+        An active rank tells its neighbours that it ends. A passive one answers until all of them have said so. A
+        neighbour that goes on for more than `timeout` seconds is a PeerError; None waits as long as it lives.
         """
         with self._turn:
             self._stopping = True
@@ -149,7 +151,7 @@ class AsyncPairs:
         return self.shared.snapshot()
 
     def report(self) -> dict[str, float]:
-        """Exchanges; how many of them a gradient missed, mean and most; seconds waited for one; what was sent."""
+        """Exchanges, how many of them gradients missed (mean, maximum), seconds spent waiting, and what was sent."""
         return {
             "exchanges": self.shared.version,
             "staleness_mean": self._stale / self._steps if self._steps else 0.0,
@@ -210,7 +212,7 @@ class AsyncPairs:
         return tuple(peer for peer in self._near if not self._gone or peer not in self._gone)
 
     def _talk(self, driver: Processes, peer: int, half: Callable[[int, Context], Coroutine[Any, Any, T]]) -> T | None:
-        """Run one half on the edge to `peer`; None where it broke and that is allowed."""
+        """Run one half of an exchange on the edge to `peer`; returns None if the edge broke and may do so."""
         pair = (min(self.rank, peer), max(self.rank, peer))
         key = self.exchange.on_edge(Key(self._seed, self._sent[peer], self.rank), *pair, self.size)
         ctx = Context(driver.comm.sub(pair), self.layout, key)
@@ -226,7 +228,7 @@ class AsyncPairs:
 
 
 class _EdgeError(Exception):
-    """The network failed; errors of encoding and decoding are not this."""
+    """The network failed. Errors in encoding and decoding are not of this kind."""
 
 
 def _run(driver: Processes, coroutine: Coroutine[Any, Any, T]) -> T:

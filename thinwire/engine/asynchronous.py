@@ -1,7 +1,8 @@
 """Asynchronous models: the training loop adds its steps to a model that other threads average with the neighbours'.
 
-After every optimizer step the parameters become that model as it is by then. Nobody waits for a slower rank; detach
-waits until the neighbours have ended, too. What arrives when is not repeatable, so neither is a resumed run.
+After every optimizer step the parameters take the values that this model has by then. Nobody waits for a slower rank,
+but detach waits until the neighbours have ended too. The order of arrivals does not repeat, so neither does a resumed
+run.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class AsyncModels(Rounds):
         names = [item.name for bucket in packed.buckets for item in bucket.items]
         shapes = [item.shape for bucket in packed.buckets for item in bucket.items]
         self._layout = Layout(tuple(names), tuple(shapes))
-        self._before: Tensor | None = None  # the model before the first local step that was not added yet
+        self._before: Tensor | None = None  # the model before the first local step that has not been added yet
         self._pairs: AsyncPairs | None = None
         self._shared: Shared | None = None
         for bucket in packed.buckets:
             bucket.extra = {"model": torch.zeros_like(bucket.flat)}
 
     def begin(self) -> None:
-        """Share the common model, and start to average it."""
+        """Share the common model, and start averaging it."""
         exchanger = self.packed.exchanger
         assert isinstance(self._exchange, Pairs)
         wanted = edges_of(self._exchange, exchanger.comm.size, exchanger.timeout)
@@ -68,7 +69,7 @@ class AsyncModels(Rounds):
             self._before = self._model()
 
     def save(self) -> dict[str, Any]:
-        """The model of this rank."""
+        """Put the model of this rank into the buckets' `extra`; there is nothing else to save."""
         self.gather()
         for bucket in self.packed.buckets:
             bucket.extra["model"].copy_(bucket.flat)
@@ -76,7 +77,7 @@ class AsyncModels(Rounds):
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
-        """The model of this rank, or the mean of all."""
+        """Go on from the saved model of this rank, or from the mean of all on another number of ranks."""
         assert self._shared is not None
         model = torch.cat([bucket.extra["model"] for bucket in self.packed.buckets])
         with self._shared.held() as x:
@@ -84,7 +85,7 @@ class AsyncModels(Rounds):
         self._take(model)
 
     def report(self) -> dict[str, float]:
-        """Exchanges, and how stale gradients were."""
+        """The figures of `AsyncPairs`, such as exchanges and the staleness of gradients."""
         return {} if self._pairs is None else self._pairs.report()
 
     def close(self, *, failed: bool = False) -> None:
@@ -97,7 +98,7 @@ class AsyncModels(Rounds):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Add the step to the model that is shared, and go on from there."""
+        """Add the step to the shared model, and go on from there."""
         if self.packed.quiet():
             return
         assert self._pairs is not None

@@ -55,20 +55,21 @@ def attach(
     drop_dead: bool = False,
     on_nonfinite: OnNonfinite = "skip",
 ) -> Wire:
-    """Exchange the gradients of `model` by `method` from here on; every rank calls it with the same arguments.
+    """Exchange the gradients of `model` with `method` from here on; every rank calls it with the same arguments.
 
     Parameters and buffers become those of rank 0. Each backward pass exchanges what it computed and leaves the
     result in `p.grad`, so that clipping, a GradScaler and `optimizer.step` see it. Tensors below `min_size` elements
-    (10,000; 0 for methods that keep no magnitudes) and names that match a pattern in `exclude` travel uncompressed.
+    (by default 10,000, or 0 for methods that keep no magnitudes) and tensors whose names match a pattern in `exclude`
+    travel uncompressed.
     A rank that does not answer for `timeout` seconds is an error; one that has died is noticed at once.
 
-    Where a gradient is not finite on any rank, `on_nonfinite` says what the optimizer's next step does on all ranks:
-    nothing ("skip"), raise FloatingPointError ("raise"), or step all the same ("keep"). Where models are exchanged,
-    each rank decides by its own gradients.
+    When a gradient is not finite on some rank, `on_nonfinite` says what happens to the optimizer's next step on all
+    ranks: it changes nothing ("skip"), raises FloatingPointError ("raise"), or is taken all the same ("keep"). Where
+    models are exchanged, each rank decides by its own gradients.
 
     Methods that gossip leave gradients alone and exchange models inside `optimizer.step`, with neighbours only; ranks
     then differ, and `wire.consensus()` is the model to keep. With `drop_dead` they go on without a neighbour that has
-    died or does not answer: its weight falls to the ranks it was connected to.
+    died or does not answer: its weight passes to the ranks that it was connected to.
     """
     check_method_type(method, "tw.attach(model, optimizer, {})")
     check_model(model)
@@ -85,7 +86,7 @@ def attach(
 
 
 def _by_hooks(packed: Packed, signal: Source | None) -> Rounds:
-    """Torch hooks, on parameters or on the optimizer."""
+    """The rounds that torch hooks drive, on the parameters or on the optimizer."""
     if signal is not None:
         return Gradients(packed, signal)
     if packed.exchanger.method.sync.staleness is None:
@@ -109,7 +110,7 @@ class Wire:
         *,
         equal: bool = False,
     ) -> None:
-        """`equal`: parameters and buffers are the same on all ranks already."""
+        """With `equal`, parameters and buffers are the same on all ranks already."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_rounds = make_rounds
         self._trained = members
@@ -133,12 +134,12 @@ class Wire:
 
     @property
     def method(self) -> Method:
-        """What is in use."""
+        """The method in use."""
         return self._exchanger.method
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in the block only accumulate; the next one outside exchanges the sum.
+        """Backward passes in the block only accumulate; the next one outside it exchanges the sum.
 
         Where models are exchanged, optimizer steps in the block are local.
         """
@@ -155,7 +156,7 @@ class Wire:
         return {**skipped, **self._rounds.report(), **self._exchanger.report()}
 
     def plan(self) -> Plan:
-        """What happens to every tensor; print it."""
+        """What happens to every tensor; it prints as a table."""
         return self._plan
 
     def events(self) -> list[Span]:
@@ -174,14 +175,14 @@ class Wire:
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
 
     def distances(self) -> list[tuple[int, float]]:
-        """How far apart models were: (round, estimate), every 50 rounds of a method that gossips."""
+        """How far apart the models were, as (round, estimate), measured every 50 rounds of a method that gossips."""
         return list(self._exchanger.distances)
 
     def switch(self, method: Method) -> None:
         """Go on with another method; memories that both have are kept. Every rank calls it between steps.
 
-        From or to a method that exchanges models, all ranks go on from the mean of their models and of the moments of
-        their optimizers, without memories.
+        If either method exchanges models, all ranks go on from the mean of their models and of the moments of their
+        optimizers, without memories.
         """
         check_method_type(method, "wire.switch({})")
         old, rounds, packed = self._exchanger, self._rounds, self._packed
@@ -211,9 +212,9 @@ class Wire:
     ) -> None:
         """Go on where `state_dict` was taken; every rank calls it.
 
-        On another number of ranks give all ranks' states, as a list: every rank then gets the mean of the residuals
-        ("mean"), or starts without ("reset"), or refuses ("error"). Where models are exchanged, every rank starts
-        from the mean of the models, without memories.
+        On another number of ranks, pass the states of all ranks as a list: every rank then takes the mean of the
+        residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
+        every rank starts from the mean of the models, without memories.
         """
         saved, resized = checkpoint.restore(self._exchanger, self._packed.buckets, state, on_resize=on_resize)
         self._rounds.load(saved, resized=resized)
@@ -231,7 +232,7 @@ class Wire:
         self._end(error)
 
     def _build(self, method: Method, seed: int) -> None:
-        """Plan, exchanger, handshake, buckets and hooks for `method`."""
+        """Make the plan, the exchanger, the buckets and the hooks for `method`, after a handshake."""
         settings = self._settings
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = None if isinstance(method.sync.of, Param) else source(method.sync.of, self._optimizer)
@@ -272,7 +273,7 @@ class Wire:
         self._exchanger.close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else "")
 
     def _average(self) -> None:
-        """Every model becomes the mean of all, and so do moments: replicas with moments of their own drift apart."""
+        """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart."""
         mean = self.consensus().model
         with torch.no_grad():
             for p, item in self._trained:

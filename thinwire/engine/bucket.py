@@ -30,21 +30,21 @@ class Chunk:
     stop: int
     layout: Layout
     state: State
-    lr: float | None = None  # of the last exchange, to rescale what the memory holds in units of the gradient
+    lr: float | None = None  # that of the last exchange; what the memory holds is rescaled when it changes
 
 
 @final
 @dataclass(eq=False)
 class Agreed:
-    """What all ranks know of a bucket's round before it is exchanged."""
+    """What all ranks know about a bucket's round before it is exchanged."""
 
-    broken: int  # one more than the last rank on which something is not finite; 0: all is finite
+    broken: int  # 0 if everything is finite, else one more than the highest rank on which it is not
     same_lr: bool
     used: list[bool]  # by tensor: whether any rank has a gradient for it
 
     @property
     def finite(self) -> bool:
-        """Whether what every rank has is finite."""
+        """Whether everything is finite on every rank."""
         return not self.broken
 
     @property
@@ -59,9 +59,9 @@ class Round:
     """One bucket on its way."""
 
     handover: Handover
-    agreed: Piece[Agreed] | None  # models that gossip need no agreement
+    agreed: Piece[Agreed] | None  # None for models that gossip: they need no agreement
     lr: float
-    models: bool  # or gradients
+    models: bool  # whether the bucket holds models; otherwise it holds gradients
     parts: list[Piece[None]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class Bucket:
         edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
         self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
-        self.finite: bool | None = True  # of what has been filled in this round; None: not known
+        self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
         self.round: Round | None = None
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
         cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
@@ -100,21 +100,21 @@ class Bucket:
         return ", ".join(dict.fromkeys(chunk.layout.names))
 
     def fill(self, tensor: int, value: Tensor) -> Tensor:
-        """Take the gradient of one tensor; returns its place in the buffer, where it may be already."""
+        """Take the gradient of one tensor, which may lie in the buffer already; returns its place there."""
         self.used[tensor] = 1
         view = self.views[tensor]
         if view.is_cpu and value.dtype == view.dtype and value.is_contiguous():
             finite = kernels.select(view).copy(value, view)
             self.finite = self.finite and finite
             return view
-        self.finite = None  # a GPU should not wait here to be asked
+        self.finite = None  # asking here would make the GPU wait
         return view if value is view else view.copy_(value)
 
     def changed(self) -> None:
-        """What was filled is no longer what lies in the buffer."""
+        """Note that the buffer no longer holds what was filled in."""
         self.finite = None
 
     def emptied(self) -> None:
-        """The round has ended."""
+        """Make ready for the next round."""
         self.used = bytearray(len(self.views))
         self.finite = True

@@ -5,8 +5,8 @@ torch.distributed.checkpoint stores the ranks beside each other. A tensor's key 
 the parameter it starts, and the parameter: "up.send.residual|0|conv.weight".
 
 Restoring asks for elements, not for buckets. Each rank takes its own where it has them. An element that another rank
-owned under the old plan comes from there. When the number of ranks has changed, every rank takes the mean over those
-that held the element, so that the mean of the residuals is what it was.
+owned under the old plan comes from that rank. When the number of ranks has changed, every rank takes the mean over
+those that held the element, so that the mean of the residuals is what it was.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The state of this rank, and what else belongs to it."""
+    """The state of this rank, with the entries of `more`."""
     pieces: Pieces = {}
     for piece in _pieces(exchanger.comm, buckets):
         pieces.setdefault(piece.where, []).append((piece.start, piece.data))
@@ -76,11 +76,11 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, 
 def restore(
     exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
 ) -> tuple[Mapping[str, Any], bool]:
-    """Fill the memories; one that was not kept for a parameter starts at zero. Every rank calls it.
+    """Fill the memories; one that was not saved for a parameter starts at zero. Every rank calls it.
 
-    A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was; so is that
-    of another method, unless `same` is False. Returns what else was saved, and whether the number of ranks is another
-    one now.
+    A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was. The state
+    of another method is an error too, unless `same` is False. Returns what else was saved, and whether the number of
+    ranks has changed.
     """
     comm = exchanger.comm
     states: dict[int, Mapping[str, Any]] = {}
@@ -150,7 +150,7 @@ def _checked(
         for entry in ("ranks", "round", "seed", "method"):
             if state[entry] != first[entry]:
                 raise ValueError(
-                    f"the states are of different runs or times: '{entry}' is {first[entry]!r} for rank "
+                    f"the states come from different runs or times: '{entry}' is {first[entry]!r} for rank "
                     f"{min(states)} and {state[entry]!r} for rank {rank}"
                 )
     if first["ranks"] == comm.size:
@@ -222,7 +222,7 @@ def _pieces(comm: Comm, buckets: Sequence[Bucket]) -> Iterator[Piece]:
 
 
 def _joined(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
-    """Copies, with neighbours made one."""
+    """Copies of the parts, with adjacent ones joined."""
     runs: list[tuple[int, list[Tensor]]] = []
     for start, data in parts:
         if runs and runs[-1][0] + sum(d.numel() for d in runs[-1][1]) == start:
@@ -248,7 +248,10 @@ def _covered(pieces: Pieces, wanted: Piece) -> bool:
 
 
 def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
-    """The wanted elements: the mean over the ranks that hold them; what receivers hold is the same on each."""
+    """The wanted elements: the mean over the ranks that hold them.
+
+    What receivers hold is the same on every rank, so that the first copy is taken.
+    """
     replicated = ".recv." in f".{wanted.where[0]}"
     total = torch.zeros(wanted.data.numel(), dtype=torch.float64)
     holders = torch.zeros(wanted.data.numel(), dtype=torch.int64)
@@ -264,13 +267,13 @@ def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
     if not bool((holders > 0).all()):
         memory, name = wanted.where
         raise ValueError(
-            f"the state holds no '{memory}' for every element of {name}; it was saved from another model"
+            f"the state does not hold '{memory}' for every element of {name}; it was saved from another model"
         )
     return (total / holders).to(wanted.data.dtype)
 
 
 async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Pieces]:
-    """The pieces of those memories that some rank lacks, from every rank."""
+    """From every rank, the pieces of those memories that some rank lacks."""
     said = await comm.all_gather(to_tensor(json.dumps(lacking).encode()))
     wanted = {memory for text in said for memory in json.loads(to_bytes(text))}
     if not wanted:
@@ -288,9 +291,10 @@ def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> 
     for bucket in buckets:
         for item in bucket.items:
             if before.get(item.name) != list(item.shape):
-                had = f"shape {before[item.name]}" if item.name in before else "no such parameter"
+                had = f"{before[item.name]}" if item.name in before else "is missing"
                 raise ValueError(
-                    f"the state was saved from another model: {item.name} has shape {list(item.shape)}, there {had}"
+                    f"the state was saved from another model: {item.name} has shape {list(item.shape)} here "
+                    f"and {had} there"
                 )
 
 

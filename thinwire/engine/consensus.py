@@ -2,8 +2,8 @@
 
     distance = sqrt((1/n) sum_i |x_i - mean|^2)
 
-The exact distance takes a sum over all ranks. While training it is estimated from a few thousand elements, the same
-ones on every rank: |v|^2 of d elements is, on average, d/m times that of m drawn with replacement.
+The exact distance takes a sum over all ranks. During training it is estimated from a few thousand elements, the same
+ones on every rank: |v|^2 of d elements is, on average, d/m times that of m elements drawn with replacement.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Consensus(NamedTuple):
     """What `Wire.consensus` returns, the same on every rank."""
 
     model: dict[str, Tensor]  # the mean, by parameter
-    distance: float  # of the models to it, root mean square over ranks
+    distance: float  # from the models to it, as the root mean square over ranks
 
 
 async def average(comm: Comm, x: Tensor, *, some_gone: bool) -> Tensor:
-    """The mean over the ranks that are there; in rank order, so that it has the same bits on each."""
+    """The mean over the ranks that are still there, in rank order, so that it has the same bits on each."""
     if not some_gone:
         return await comm.all_reduce(x.clone()) / comm.size
     others = [rank for rank in range(comm.size) if rank != comm.rank and rank not in comm.gone]

@@ -1,6 +1,6 @@
 """Damage: what is wrong with a saved state, found before anything is changed.
 
-Every entry is checked: that it is there, of its type, and possible. The first that is not is named in a ValueError.
+Every entry must be present, have the right type, and hold a possible value. A ValueError names the first that fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 def check_state(who: str, state: Any, memories: Collection[str]) -> None:
-    """Refuse the state of one rank if any entry cannot be; `memories` are the names that the method has, if known."""
+    """Refuse the state of one rank if any entry is wrong; `memories` are those that the method has, if known."""
     if not isinstance(state, Mapping):
         raise _wrong(who, "is", state, "a dict")
     if state.get("format") != FORMAT:
@@ -45,14 +45,16 @@ def _check_tensors(
     for key, data in tensors.items():
         memory, start, name = [*str(key).split("|", 2), "", ""][:3]
         if not start.isdecimal() or name not in shapes:
-            raise ValueError(f"{who} has a tensor '{key}', which is no 'memory|start|parameter' of its parameters")
+            raise ValueError(
+                f"{who} has a tensor '{key}', whose name is not 'memory|start|parameter' for one of its parameters"
+            )
         if memories and memory not in memories:
-            raise ValueError(f"{who} has a tensor '{key}', and the method has no memory '{memory}'")
+            raise ValueError(f"{who} has a tensor '{key}', but the method has no memory '{memory}'")
         if not isinstance(data, Tensor) or data.dim() != 1 or data.is_complex():
             raise _wrong(who, f"has '{key}' =", data, "a tensor of one dimension")
         stop, whole = int(start) + data.numel(), math.prod(shapes[name])
         if stop > whole:
-            raise ValueError(f"{who} has '{key}' with elements {start} to {stop}, and {name} has {whole}")
+            raise ValueError(f"{who} has '{key}' with elements {start} to {stop}, but {name} has {whole}")
         if not bool(data.isfinite().all()):
             raise ValueError(f"{who} has '{key}' with elements that are not finite")
         held.setdefault((memory, name), []).append((int(start), stop, str(key)))
@@ -65,7 +67,7 @@ def _check_tensors(
 
 def _wrong(who: str, where: str, value: Any, what: str) -> ValueError:
     shown = f"{type(value).__name__} {str(value)[:60]}"
-    return ValueError(f"{who} {where} {shown}; it is damaged: there belongs {what}")
+    return ValueError(f"{who} {where} {shown}; it is damaged: expected {what}")
 
 
 def _is_number(x: Any) -> bool:

@@ -3,8 +3,9 @@
     model = DDP(model)
     model.register_comm_hook(*tw.ddp_hook(tw.methods.qsgd(bits=4), model, optimizer))
 
-DDP says when gradients are complete; what shares a bucket is thinwire's own plan, the same as under `attach`. DDP's
-buckets change after the first step, and differ between torch releases: memories, noise and checkpoints do not.
+DDP says when gradients are complete; thinwire's own plan, the same as under `attach`, says which of them share a
+bucket. DDP's buckets change after the first step and differ between torch releases; memories, noise and checkpoints
+do not depend on them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def ddp_hook(
 ) -> tuple[Wire, Hook]:
     """The handle and the hook for `model.register_comm_hook`; every rank calls it with the same arguments.
 
-    The handle does what that of `attach` does. After its `detach` the hook is a plain mean, because DDP keeps a hook
-    for ever. With the optimizer, residuals follow its learning rates, and steps whose gradients are not finite are
-    left out; without it, the learning rate counts as constant, and DDP's NaN reach the optimizer.
+    The handle does what that of `attach` does. After its `detach` the hook computes a plain mean, because DDP keeps
+    a hook for ever. With the optimizer, residuals follow its learning rates, and steps whose gradients are not finite
+    are left out; without it, the learning rate counts as constant, and a NaN reaches the optimizer.
     """
     check_method_type(method, "tw.ddp_hook({}, model)")
     if not isinstance(model, DistributedDataParallel):
@@ -58,7 +59,7 @@ def ddp_hook(
         )
     if isinstance(method.sync.of, Param):
         raise ValueError(
-            f"{method.id} exchanges models, and DDP gradients; write tw.attach(model, optimizer, method)"
+            f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
         )
     if optimizer is not None:
         check_optimizer(optimizer)
@@ -77,7 +78,7 @@ def ddp_hook(
 
 @final
 class DdpGradients(Rounds):
-    """Takes the gradients that DDP hands over; all results are there when it has handed over the last bucket."""
+    """Takes the gradients that DDP hands over, and delivers all results when it hands over the last bucket."""
 
     def __init__(self, packed: Packed, source: Source, group: dist.ProcessGroup) -> None:
         super().__init__(packed)
@@ -96,11 +97,11 @@ class DdpGradients(Rounds):
         self._filling.since_step = 0
 
     def check_no_sync(self) -> None:
-        """DDP's own block is the one that it looks at."""
+        """Refuse the block: DDP looks only at its own."""
         raise ValueError("DDP decides which backward passes exchange; write `with model.no_sync():`")
 
     def close(self, *, failed: bool = False) -> None:
-        """From here on the hook is a plain mean."""
+        """Let the hook compute a plain mean from here on."""
         super().close(failed=failed)
         self._open = False
 
@@ -149,5 +150,5 @@ def _hook(state: Wire, bucket: dist.GradBucket) -> Future[Tensor]:
     return found
 
 
-# DDP compares the annotations themselves, and here they are strings.
+# DDP compares annotations as objects, but the future import above makes strings of them.
 _hook.__annotations__ = {"bucket": dist.GradBucket, "return": Future[Tensor]}

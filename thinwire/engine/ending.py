@@ -16,7 +16,7 @@ from thinwire.engine import _ending
 
 
 class Leaving(Protocol):
-    """What is told of the interpreter's end."""
+    """Something that is told when the interpreter ends."""
 
     def leave(self, why: str) -> None:
         """Say farewell, and stop what runs, within a second or two."""
@@ -35,7 +35,7 @@ def watch_over(one: Leaving) -> None:
 
 
 def release(one: Leaving) -> None:
-    """`one` has ended by itself."""
+    """Forget `one`, which has ended by itself."""
     _open.discard(one)
 
 

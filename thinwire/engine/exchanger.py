@@ -1,11 +1,11 @@
 """Exchanger: buckets over a lane; what `attach` and `ddp_hook` share.
 
-A bucket's round is one agreement and one exchange a chunk, launched in this order. The agreement tells every rank
-whether all gradients are finite, whether all learning rates are equal and which tensors have a gradient: if one is
-not finite nothing is encoded, every rank gets NaN for the bucket, and memories stay as they were. Sums of plain
-float32 carry a NaN by themselves, so they start without waiting for the agreement.
+A bucket's round is one agreement and one exchange per chunk, launched in this order. The agreement tells every rank
+whether all gradients are finite, whether all learning rates are equal and which tensors have a gradient. If a
+gradient is not finite, nothing is encoded, every rank gets NaN for the bucket, and memories stay as they were. Sums
+of plain float32 carry a NaN by themselves, so they start without waiting for the agreement.
 
-Models that gossip need no agreement, and wait for neighbours alone. One that is not finite is an error.
+Models that gossip need no agreement, and wait only for neighbours. A model that is not finite is an error.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ T = TypeVar("T")
 PLAIN = AllReduce()
 LOOK = 0.2  # seconds between looks at the alarm while waiting
 LATE = 1.0  # seconds between looks at who has left
-FAREWELL = 1.0  # seconds in which threads may end
-LAST = 255  # what a byte holds
+FAREWELL = 1.0  # seconds that threads are given to end
+LAST = 255  # the largest value of a byte
 
 
 @final
@@ -92,12 +92,12 @@ class Exchanger:
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
         self.gossips = isinstance(exchange, Gossip)
         self.plain: Exchange = exchange.plain if isinstance(exchange, Gossip) else PLAIN
-        backend = "gloo" if drop_dead else dist.get_backend(group)  # nccl ends the process where a peer breaks off
+        backend = "gloo" if drop_dead else dist.get_backend(group)  # nccl ends the process when a peer breaks off
         one = backend == "nccl" or isinstance(exchange, Proximal)
         slots = 1 if one else method.overlap.in_flight
         groups = exchange.groups(size)
         if drop_dead and isinstance(exchange, Gossip):
-            groups = list(exchange.edges(size))  # a group an edge, so that one that breaks leaves the others whole
+            groups = list(exchange.edges(size))  # one group per edge: when one breaks, the others stay whole
         self.watch = Watch(private_store(group), dist.get_rank(group), size)
         self.meeting = Meeting(self.watch, timeout, group)
         self.farewell: Callable[[], object] | None = None  # what neighbours expect before this rank ends
@@ -113,9 +113,9 @@ class Exchanger:
         self.lane = Lane(made, self.watch.explain)
         self.watch.launched = self.lane.launched
         self.motion = Motion(optimizer, depth)
-        # A wire that is forgotten, with its model and its optimizer, leaves no threads behind.
+        # A wire that is forgotten together with its model and its optimizer leaves no threads behind.
         self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
-        self._forgotten.atexit = False  # `leave` is called then
+        self._forgotten.atexit = False  # `leave` is called at exit
         watch_over(self)
 
     def borrow(self, wanted: Wanted) -> Lent:
@@ -138,7 +138,7 @@ class Exchanger:
         optimizer: Optimizer | None,
         drop_dead: bool = False,
     ) -> Exchanger:
-        """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`.
+        """An exchanger on every rank; ValueError on all of them if they differ in method or `fields`.
 
         The optimizer's steps are measured where a memory of the method asks for them.
         """
@@ -200,7 +200,7 @@ class Exchanger:
             self._wait(piece)
 
     def wait(self, bucket: Bucket) -> Agreed:
-        """Until the buffer holds the result; returns what all ranks know of it."""
+        """Wait until the buffer holds the result; returns what all ranks know about the round."""
         going, bucket.round = bucket.round, None
         assert going is not None
         for part in going.parts:
@@ -237,7 +237,7 @@ class Exchanger:
         return self.call(lambda driver: driver.run(average(driver.comm, x, some_gone=self.drops)))
 
     def consensus(self, models: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-        """By vector, the mean over all ranks and the distance to it."""
+        """For each vector, the mean over all ranks and their distance to it."""
         return [
             self.call(lambda driver, x=model: driver.run(apart(driver.comm, x, some_gone=self.drops)))  # type: ignore[misc]
             for model in models
@@ -249,12 +249,12 @@ class Exchanger:
         self.stats.rounds += 1
 
     def report(self) -> dict[str, float]:
-        """The figures of `Stats` with what the drivers sent."""
+        """The figures of `Stats`, with what the drivers have sent."""
         sent, messages = sum(t.bytes for t in self.traffic), sum(t.messages for t in self.traffic)
         return self.stats.report(sent, messages, self.comm.size)
 
     def forget_traffic(self) -> None:
-        """Count from here: what attach itself sent is no part of training."""
+        """Count from here: what attach itself sent is not part of training."""
         for traffic in self.traffic:
             traffic.bytes = traffic.messages = 0
 
@@ -267,7 +267,7 @@ class Exchanger:
         self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])
 
     def close(self, *, failed: bool = False, why: str = "") -> None:
-        """Stop the threads, and give the process groups back unless something may be left on them."""
+        """Stop the threads, and give the process groups back unless messages may be left on them."""
         release(self)
         self._forgotten.detach()
         self.watch.leave(why or f"it detached after {self.round} rounds")
@@ -281,7 +281,7 @@ class Exchanger:
         self._lent = []
 
     def leave(self, why: str) -> None:
-        """The interpreter ends: stop without waiting for anybody, unless the schedule has promised to."""
+        """Stop because the interpreter ends, without waiting for anybody unless the schedule has promised to."""
         raised = getattr(sys, "last_value", None)  # what ended the script
         if raised is not None:
             why = f"it raised {type(raised).__name__}: {raised}"
@@ -321,7 +321,7 @@ class Exchanger:
         return Context(self.comm, chunk.layout, key, Clock(bucket.index, number), lr, model, motion)
 
     def _wait(self, piece: Piece[T]) -> T:
-        """The result; PeerError soon after any rank raises the alarm or leaves, whatever this one is waiting for."""
+        """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
         looked = time.monotonic()
         while True:
             try:
@@ -347,7 +347,7 @@ def _begin(bucket: Bucket, chunk: Chunk, ctx: Context) -> Work[None]:
 
 
 def _agree(driver: Processes, bucket: Bucket, used: bytes, lr: float, handover: Handover, clock: Clock) -> Agreed:
-    """The largest of every byte over all ranks: numbers are equal if their largest and smallest bytes are."""
+    """Take the largest value of each byte over all ranks; numbers are equal if largest and smallest bytes agree."""
     number = struct.pack("<d", lr)
     with handover.work():
         finite = _finite(bucket.flat) if bucket.finite is None else bucket.finite
@@ -363,7 +363,7 @@ async def _largest(comm: Comm, flags: Tensor) -> Tensor:
 
 
 def _finite(x: Tensor) -> bool:
-    """A sum is finite only if every term is; where it is not, it may only have overflowed."""
+    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed."""
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 
@@ -373,7 +373,7 @@ def _stop(lane: Lane, watch: Watch) -> None:
 
 
 def _rescale(exchange: Exchange, chunk: Chunk, lr: float) -> None:
-    """Residuals are in units of the gradient; keep lr times residual when the learning rate changes."""
+    """Residuals are in units of the gradient; keep lr times the residual when the learning rate changes."""
     if lr > 0:
         if chunk.lr is not None and chunk.lr != lr:
             exchange.rescale(chunk.state, chunk.lr / lr)

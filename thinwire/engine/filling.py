@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from thinwire.engine.rounds import Packed
 
 TWICE = (
-    "gradients were exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
-    "To accumulate gradients, write {block} around all backward passes but the last; where a backward pass also "
-    "reaches a model that another optimizer trains, write it around that one"
+    "gradients have been exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
+    "To accumulate gradients, write {block} around all backward passes but the last; if a backward pass also "
+    "reaches a model that another optimizer trains, write it around that pass"
 )
 
 
 class Place(NamedTuple):
-    """Where a parameter lies."""
+    """Where a parameter lies in the buckets."""
 
     bucket: Bucket
     number: int  # of its view in the bucket
@@ -53,7 +53,7 @@ class Filling:
         ]
 
     def begin(self, *, stepping: bool = False) -> None:
-        """The first gradient of a round has come."""
+        """Begin a round, whose first gradient has arrived."""
         self._packed.exchanger.events = []
         self._launched = 0
         if self.since_step and not stepping and not self._warned and not self._packed.skipping.broken:
@@ -61,7 +61,7 @@ class Filling:
             warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
 
     def fill(self, place: Place, grad: Tensor) -> Tensor:
-        """Take one gradient; its place in the buffer."""
+        """Take one gradient; returns its place in the buffer."""
         item = place.one.item
         if grad.is_sparse:
             raise ValueError(f"{item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
@@ -71,13 +71,13 @@ class Filling:
         return view
 
     def launch_full(self) -> None:
-        """Send what has become full, in the order of the plan."""
+        """Send the buckets that have become full, in the order of the plan."""
         buckets = self._packed.buckets
         while self._launched < len(buckets) and buckets[self._launched].ready:
             self._launch()
 
     def launch_rest(self, grad_of: Callable[[Place], Tensor | None]) -> None:
-        """Backward has ended: send what is left, with zeros for what has no gradient."""
+        """Send the remaining buckets when backward has ended, with zeros for tensors without a gradient."""
         mark = Clock(bucket=-1, chunk=-1)
         mark.mark("backward ends")
         self._packed.exchanger.events += mark.spans
@@ -93,7 +93,7 @@ class Filling:
             self._launch()
 
     def results(self) -> Iterator[tuple[Place, Tensor]]:
-        """Wait bucket by bucket; what arrived for each tensor that has a gradient on some rank."""
+        """Wait bucket by bucket, and yield what arrived for each tensor that has a gradient on some rank."""
         exchanger, skipping = self._packed.exchanger, self._packed.skipping
         source = GradSource() if exchanger.warm else self._source
         places, skipping.broken = iter(self.places), False
@@ -115,9 +115,9 @@ class Filling:
 
 
 def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
-    """Make the place in the buffer the gradient itself, as DDP's gradient_as_bucket_view does; whether it can be.
+    """Make the place in the buffer the gradient itself, as DDP's gradient_as_bucket_view does; False if it cannot be.
 
-    The results then need no copy, and what autograd had allocated serves the next gradient while still in cache.
+    The results then need no copy, and the memory that autograd had allocated serves the next gradient while in cache.
     """
     if p.dtype != view.dtype or p.stride() != view.stride():
         return False

@@ -1,6 +1,6 @@
 """Gradients: buckets are filled and launched as backward computes; the results are in `p.grad` when it returns.
 
-Several wires may hear the same backward pass. When it ends each of them first launches what it has left, and only
+Several wires may hear the same backward pass. When it ends, each of them first launches what it has left, and only
 then does any of them wait, so that no rank waits in one wire for what another rank sends after waiting in the other.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class Gradients(Rounds):
-    """Hooks on every parameter."""
+    """Exchanges gradients, from hooks on every parameter."""
 
     def __init__(self, packed: Packed, source: Source) -> None:
         super().__init__(packed)
@@ -41,7 +41,7 @@ class Gradients(Rounds):
             self._collect()
 
     def after_step(self) -> None:
-        """The gradients at hand have been used."""
+        """Note that the gradients at hand have been used."""
         self._filling.since_step = 0
 
     def _hook(self, place: Place) -> Callable[[Tensor], None]:
@@ -52,7 +52,7 @@ class Gradients(Rounds):
         return arrived
 
     def _arrived(self, place: Place) -> None:
-        """A gradient is complete: take it, and launch what has become full."""
+        """Take a gradient that is complete, and launch the buckets that have become full."""
         if not self._busy:
             self._busy = True
             self._filling.begin(stepping=self.stepping)

@@ -1,9 +1,9 @@
-"""Process groups for the slots of a lane: a set is lent to one wire at a time, and used again after it.
+"""Process groups for the slots of a lane: a set is lent to one wire at a time, and used again afterwards.
 
 Two wires that shared a group would read each other's messages, so each has a set of its own. Making groups takes a
-meeting of all ranks. They are not torn down, because gloo now and then aborts the process when a group goes while
-another rank still talks on it: a wire that ends in good order gives its set back, and the next one takes it. A wire
-that failed keeps its set, since messages may be left on it. Ranks agree which set is free on all of them.
+meeting of all ranks. They are not torn down, because gloo now and then aborts the process when a group is destroyed
+while another rank still talks on it. A wire that ends in good order gives its set back, and the next one takes it. A
+wire that failed keeps its set, since messages may be left on it. Ranks agree on a set that is free on all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Slot = dict[Ranks, dist.ProcessGroup]
 @final
 @dataclass(frozen=True)
 class Wanted:
-    """What a wire needs: `slots` times a group of everybody and the `groups` of some ranks."""
+    """What a wire needs: for each of `slots` slots, a group of all ranks and the `groups` of some ranks."""
 
     slots: int
     groups: tuple[Ranks, ...]
@@ -37,7 +37,7 @@ class Wanted:
 
     @property
     def digest(self) -> int:
-        """The same number in every process."""
+        """A checksum, which is the same number in every process."""
         return zlib.crc32(repr(self).encode())
 
 
@@ -48,7 +48,7 @@ class Lent:
 
     number: int
     wanted: Wanted
-    parent: dist.ProcessGroup  # it is kept, so that its id is not given to another
+    parent: dist.ProcessGroup  # kept alive, so that no other object gets its id
     slots: list[Slot] = field(default_factory=list)
 
     def drivers(self, gone: set[int] | None = None) -> list[Processes]:
@@ -61,7 +61,7 @@ class Lent:
         return Processes({ranks: group for ranks, group in self.slots[slot].items() if rank in ranks}, gone)
 
     def give_back(self) -> None:
-        """Nothing is under way on these groups, and the next wire may have them."""
+        """Let the next wire have these groups, on which nothing is under way."""
         _free[id(self.parent)].append(self)
 
 
@@ -70,7 +70,7 @@ _made: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
 
 
 def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
-    """A set that nobody uses, with a group of everybody in `parent` and those of `wanted`; every rank calls it."""
+    """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     said = meeting.gather({"wanted": wanted.digest, "free": mine})
     if len({one["wanted"] for one in said}) > 1:
@@ -89,7 +89,7 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
 
 def _make(parent: dist.ProcessGroup, wanted: Wanted) -> Slot:
     everybody = tuple(range(dist.get_world_size(parent)))
-    whole = dist.get_world_size(parent) == dist.get_world_size()  # else ranks outside it cannot be asked to join
+    whole = dist.get_world_size(parent) == dist.get_world_size()  # if not, ranks outside it cannot be asked to join
     limit = timedelta(seconds=wanted.timeout)
     slot: Slot = {}
     for ranks in dict.fromkeys([everybody, *wanted.groups]):

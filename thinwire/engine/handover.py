@@ -26,7 +26,7 @@ class Handover:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """The block runs on the slot's own stream, after the vector was filled."""
+        """Run the block on the slot's own stream, after the vector has been filled."""
         if self._filled is None:
             yield
             return
@@ -39,7 +39,7 @@ class Handover:
         self._done.append(done)
 
     def take(self) -> None:
-        """What comes next on the current stream sees the result."""
+        """Let what comes next on the current stream see the result."""
         for done in self._done:
             torch.cuda.current_stream(self._device).wait_event(done)
 

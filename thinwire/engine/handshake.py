@@ -1,7 +1,7 @@
 """Handshake: before the first step all ranks compare what they are about to do.
 
-Each rank sends a short description, field by field. Where they differ every rank hears which field it is and who has
-what.
+Each rank sends a short description, field by field. If the descriptions differ, every rank learns in which field, and
+which ranks have which value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH = 200  # characters of a value that are shown
 
 
 async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
-    """Nothing when all ranks have the same fields, else one sentence, the same on all ranks."""
+    """Empty if all ranks have the same fields, else one sentence, which is the same on all ranks."""
     data = to_tensor(json.dumps(dict(mine)).encode())
     everybody = [json.loads(to_bytes(said)) for said in await comm.all_gather(data)]
     for field in mine:
@@ -31,7 +31,7 @@ async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
 
 
 def describe(values: list[str]) -> str:
-    """Who has what, the longest texts from where they begin to differ.
+    """Say who has what; long texts are shown from shortly before the place where they differ.
 
     >>> describe(["qsgd", "qsgd", "sgd", "qsgd"])
     'ranks 0, 1, 3 have qsgd; rank 2 has sgd'

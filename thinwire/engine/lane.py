@@ -54,16 +54,16 @@ class Lane:
         return piece
 
     def launched(self) -> int:
-        """How many pieces of work there have been."""
+        """How many pieces of work have been launched."""
         return self._launched
 
     def close(self) -> None:
-        """Let the threads end when they have done what is queued."""
+        """Let the threads end once they have done what is queued."""
         for queue in self._queues:
             queue.put(None)
 
     def join(self, seconds: float) -> bool:
-        """Wait for the threads of a closed lane; whether all have ended."""
+        """Wait for the threads of a closed lane; returns whether all have ended."""
         until = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What `attach` refuses before anything is sent: schedules that the engine has not, graphs that do not fit."""
+"""What `attach` refuses before anything is sent: schedules that the engine lacks, and graphs that do not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
-    """ValueError with the line to write instead."""
+    """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = isinstance(sync.of, Param)
     together = sync.staleness == 0 or (sync.staleness is None and isinstance(exchange, Pairs))

@@ -1,8 +1,9 @@
 """Meetings: what ranks agree on through the store, before they have connections of their own.
 
-While ranks meet, each writes a beat twice a second. One that has come and whose beat stops for `DEAD` seconds has
-died or hangs, and everybody who waits for it says so. One that has not come yet is waited for until the time-out. If
-it dies before it comes, its connections break: a barrier on the user's own group, with gloo, notices that.
+While ranks meet, each writes a beat twice a second. A rank that has come and whose beat stops for `DEAD` seconds has
+died or hangs, and every rank that waits for it says so. The others wait until the time-out for a rank that has not
+come yet. If that rank dies before it comes, its connections break, and a barrier on the user's own group (with gloo)
+notices it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from thinwire.engine.watch import StoreError, Watch
 
 T = TypeVar("T")
 DEAD = 20.0  # seconds without a beat
-SOON = 0.01  # seconds between the first looks; later ones take longer
-LATER = 0.25
+SOON = 0.01  # seconds between looks in the first second
+LATER = 0.25  # and after it
 
 
 @final
@@ -39,7 +40,7 @@ class Meeting:
         self._beats: dict[int, tuple[str, float]] = {}  # by rank: the last beat, and when it was first seen
 
     def gather(self, mine: Any) -> list[Any]:
-        """What every rank says, by rank."""
+        """Say `mine`; returns what every rank says, by rank."""
         watch = self._watch
         keys = {rank: f"say/{self._said}/{rank}" for rank in range(watch.size)}
         self._said += 1
@@ -49,7 +50,9 @@ class Meeting:
             waited = time.monotonic() - begun
             if waited > self._timeout:
                 who = ", ".join(map(str, missing))
-                raise PeerError(f"of {watch.size} ranks, {who} did not come within {waited:.0f} s", tuple(missing))
+                raise PeerError(
+                    f"of {watch.size} ranks, these did not come within {waited:.0f} s: {who}", tuple(missing)
+                )
             self._check_alive()
             time.sleep(SOON if waited < 1 else LATER)
         if self._barrier is not None:
@@ -58,7 +61,7 @@ class Meeting:
         return [json.loads(watch.read(key)) for key in keys.values()]
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do something that waits for the other ranks; PeerError when one of them dies meanwhile."""
+        """Do work that waits for the other ranks; PeerError if one of them dies in the meantime."""
         return self._until(_start(work))
 
     def _until(self, future: Future[T]) -> T:
@@ -74,7 +77,7 @@ class Meeting:
             raise self._watch.explain(error) from error
 
     def _check_alive(self) -> None:
-        """PeerError for a rank that failed, or came and then fell silent."""
+        """Raise PeerError for a rank that failed, or that came and then fell silent."""
         watch, now = self._watch, time.monotonic()
         if watch.alarmed.is_set():
             raise watch.verdict()

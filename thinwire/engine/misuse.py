@@ -19,11 +19,11 @@ attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
 def check_method_type(method: Any, call: str) -> None:
-    """Refuse what is no method; `call` is what was called, with a place for one."""
+    """Refuse what is not a Method; `call` is the call that the user made, with {} in the method's place."""
     if isinstance(method, str):
         raise TypeError(f"{method!r} is a string; write " + call.format(f"tw.method({method!r})"))
     if not isinstance(method, Method):
-        raise TypeError(f"{method!r} is no Method; write " + call.format("tw.methods.qsgd()"))
+        raise TypeError(f"{method!r} is not a Method; write " + call.format("tw.methods.qsgd()"))
 
 
 def check_model(model: nn.Module) -> None:
@@ -38,7 +38,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse wrappers: the hooks of one that hands its work to another are not called, or called at other times."""
+    """Refuse wrappers: when one hands its work to another, its own hooks are not called, or at other times."""
     inner = getattr(optimizer, "optimizer", None)
     if isinstance(inner, Optimizer):
         raise ValueError(
@@ -50,7 +50,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_initialised() -> None:
-    """Refuse to start without processes."""
+    """Refuse to start without a process group."""
     if not dist.is_initialized():
         raise ValueError(
             'attach needs a process group; write torch.distributed.init_process_group("gloo") before it, '
@@ -65,7 +65,7 @@ def check_free(optimizer: Optimizer) -> None:
 
 
 def tuple_of(exclude: Sequence[str]) -> tuple[str, ...]:
-    """The patterns, unless they are one string."""
+    """The patterns as a tuple; a single string is refused."""
     if isinstance(exclude, str):
         raise TypeError(f"exclude takes a list of patterns; write exclude=[{exclude!r}]")
     return tuple(exclude)

@@ -4,7 +4,7 @@
     x_half   the model after the last one                        what is exchanged
     x        the result                                          where training goes on
 
-Gradients stay where they are. An exchange that mixes models before their step is launched by the first gradient of
+Gradients are not exchanged. An exchange that mixes models before their step is launched by the first gradient of
 the last backward pass of a round, and the step's update is added to its result. A proximal one (ADMM) adds its terms
 to the gradients of the local steps.
 """
@@ -34,7 +34,7 @@ class Models(Rounds):
     def __init__(self, packed: Packed) -> None:
         super().__init__(packed)
         self._local = 0  # steps since the last exchange
-        self._sent = False  # models before the step are on their way
+        self._sent = False  # whether the models before the step are on their way
         exchange = packed.exchanger.method.exchange
         self._early = isinstance(exchange, Gossip) and exchange.before_step
         self._proximal = isinstance(exchange, Proximal)
@@ -47,7 +47,7 @@ class Models(Rounds):
 
     @torch.no_grad()
     def begin(self) -> None:
-        """What both ends of an edge remember starts at the common model."""
+        """Start what both ends of an edge remember at the common model."""
         for bucket in self._filled():
             if isinstance(bucket.exchange, Gossip):
                 for chunk in bucket.chunks:
@@ -93,7 +93,7 @@ class Models(Rounds):
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
-        """The model of this rank; on another number of ranks the mean of all models, and memories start anew."""
+        """Go on from this rank's model; on another number of ranks, from the mean of all, with new memories."""
         self._local = int(saved.get("local", 0))
         for bucket in self.packed.buckets:
             bucket.flat.copy_(bucket.extra["model"])
@@ -112,7 +112,7 @@ class Models(Rounds):
 
     @torch.no_grad()
     def _send_early(self) -> None:
-        """Once in a round, before its last step changes anything."""
+        """Launch the models once per round, before its last step changes them."""
         if self._sent or self.packed.quiet() or self._local + 1 < self.packed.exchanger.method.sync.every:
             return
         self._sent = True
@@ -158,7 +158,7 @@ class Models(Rounds):
                 one.parameter.copy_(view)
 
     def _pull(self) -> None:
-        """g + v + penalty x, where a parameter has a gradient."""
+        """g + v + penalty x, with g = 0 for a parameter without a gradient."""
         exchanger = self.packed.exchanger
         for bucket, members in zip(self.packed.buckets, self.packed.members, strict=True):
             exchange = bucket.exchange

@@ -1,7 +1,7 @@
 """Motion: how far the parameters moved in the last optimizer steps, for memories that ask.
 
-Of each step the mean square over all elements of (x_before - x_after) / lr: where the step is lr times a gradient,
-that gradient's mean square. All ranks hold equal parameters, so all ranks measure the same.
+The motion of a step is the mean square over all elements of (x_before - x_after) / lr. If the step is lr times a
+gradient, that is the mean square of the gradient. All ranks hold equal parameters, so all ranks measure the same.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Motion:
             ]
 
     def restore(self, steps: Iterable[float]) -> None:
-        """Take up what another one measured."""
+        """Take over the steps that another one measured."""
         self.steps = deque(list(steps)[: self.steps.maxlen], maxlen=self.steps.maxlen)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

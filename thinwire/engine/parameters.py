@@ -1,4 +1,4 @@
-"""The parameters that are trained: those of the optimizer that want a gradient, with their names in the model."""
+"""The parameters that are trained: those of the optimizer that require a gradient, with their names in the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Trained(NamedTuple):
 
 
 def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
-    """In the order of the model; a tied parameter once, a frozen one not at all."""
+    """The parameters in the order of the model; a tied one is listed once, a frozen one not at all."""
     names = {id(p): name.replace(COMPILED, "") for name, p in model.named_parameters()}
     order = {number: at for at, number in enumerate(names)}
     found: dict[int, Trained] = {}
@@ -39,7 +39,7 @@ def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
 
 
 def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None) -> list[Trained]:
-    """What DDP exchanges, whether the optimizer has it or not; what it has not counts as of its first group."""
+    """What DDP exchanges. A parameter that the optimizer does not have counts as one of its first group."""
     groups = [] if optimizer is None else optimizer.param_groups
     group_of = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
     ignored = getattr(model.module, "_ddp_params_and_buffers_to_ignore", ())
@@ -54,14 +54,14 @@ def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None
 
 def check_parameter(p: nn.Parameter, name: str) -> None:
     """Refuse what buckets of float32 cannot hold."""
-    tensors = sys.modules.get("torch.distributed.tensor")  # where it was never imported, nothing is a DTensor
+    tensors = sys.modules.get("torch.distributed.tensor")  # if it was never imported, nothing is a DTensor
     if tensors is not None and isinstance(p, tensors.DTensor):
         raise ValueError(
             f"parameter {name} is a DTensor: FSDP or tensor parallelism shards it and exchanges its gradients; "
             "write tw.attach(model, ...) with a model that every rank holds whole"
         )
     if p.dtype not in DTYPES:
-        raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), or bfloat16 or float16")
+        raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
 
 
 def name_of(p: nn.Parameter, names: dict[int, str], group: int) -> str:
@@ -75,7 +75,7 @@ def name_of(p: nn.Parameter, names: dict[int, str], group: int) -> str:
 
 
 def newcomer(optimizer: Optimizer, known: set[int]) -> str:
-    """What joined the optimizer, or began to want a gradient, after attach; empty if nothing did."""
+    """What joined the optimizer, or began to require a gradient, after attach; empty if nothing did."""
     for index, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
             if p.requires_grad and id(p) not in known:

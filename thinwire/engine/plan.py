@@ -1,9 +1,9 @@
-"""Plan: which tensors travel together, and which of them compressed.
+"""Plan: which tensors travel together, and which of them are compressed.
 
 Parameters are taken in the order in which backward is expected to finish them, last first, and packed into buckets of
 at most `bucket_mb`. A bucket holds tensors of one parameter group (they share a learning rate) and one device.
-Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket a device;
-QSGD's authors leave tensors below 10,000 elements alone, too.
+Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket per
+device; QSGD's authors, too, leave tensors below 10,000 elements uncompressed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ MIN_SIZE = 10_000
 
 
 class Item(NamedTuple):
-    """One parameter: what the plan needs to know of it."""
+    """What the plan needs to know about one parameter."""
 
     name: str
     shape: tuple[int, ...]
     device: torch.device
-    group: int = 0  # of the optimizer
+    group: int = 0  # index of the optimizer's parameter group
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -107,7 +107,7 @@ def make_plan(
 
 
 def chunks(numel: int, chunk_mb: float) -> list[tuple[int, int]]:
-    """Where a bucket is cut into pieces that are exchanged one after another: equal ones, at multiples of 512.
+    """Where a bucket is cut into equal pieces, at multiples of 512, which are exchanged one after another.
 
     >>> chunks(3000, 4096 / 2**20)
     [(0, 1024), (1024, 2048), (2048, 3000)]
@@ -119,9 +119,10 @@ def chunks(numel: int, chunk_mb: float) -> list[tuple[int, int]]:
 
 
 def smallest(method: Method) -> int:
-    """Tensors with fewer elements travel uncompressed by default.
+    """The default of `min_size`: tensors with fewer elements travel uncompressed.
 
-    A method whose result is a vote and no gradient must carry every tensor: a step of lr would mean another thing.
+    A method whose result is a vote and not a gradient must carry every tensor: the step size would mean something
+    else for a tensor that travels uncompressed.
     """
     return MIN_SIZE if method.exchange.keeps_scale else 0
 

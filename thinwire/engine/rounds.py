@@ -1,6 +1,6 @@
-"""Rounds: when, during training, buckets are filled and exchanged. Gradients and models each have their own.
+"""Rounds: when, during training, buckets are filled and exchanged. Gradients and models each have their own kind.
 
-Packed       buckets and who is in them, as the plan says
+Packed       the buckets and their parameters, as the plan says
 Rounds       the hooks that fill buckets, launch them and take the results
 """
 
@@ -39,8 +39,8 @@ class Packed:
     exchanger: Exchanger
     buckets: list[Bucket]
     members: list[list[Trained]]  # by bucket, in the order of its views
-    optimizer: Optimizer | None  # DDP may do without
-    quiet: Callable[[], bool]  # inside no_sync
+    optimizer: Optimizer | None  # DDP may do without one
+    quiet: Callable[[], bool]  # whether a no_sync block is open
     skipping: Skipping
 
     def lr(self, group: int) -> float:
@@ -49,7 +49,7 @@ class Packed:
 
 
 class Rounds(ABC):
-    """Base: hooks on the optimizer that refuse newcomers, and go with `close`."""
+    """Base class. Its hooks on the optimizer refuse new parameters; `close` removes them."""
 
     def __init__(self, packed: Packed) -> None:
         self.packed = packed
@@ -71,17 +71,17 @@ class Rounds(ABC):
         """The optimizer has stepped."""
 
     def hold(self, hook: Removable) -> None:
-        """Keep another hook, that goes with the rest."""
+        """Keep another hook, which `close` removes with the rest."""
         self._hooks.append(hook)
 
-    def check_no_sync(self) -> None:  # noqa: B027  (DDP has its own)
-        """ValueError where `Wire.no_sync` has no meaning."""
+    def check_no_sync(self) -> None:  # noqa: B027  (only DDP refuses it)
+        """Raise ValueError if `Wire.no_sync` has no meaning."""
 
-    def begin(self) -> None:  # noqa: B027  (gradients have nothing to begin with)
-        """Every replica is equal now, and memories are as `init` left them."""
+    def begin(self) -> None:  # noqa: B027  (gradients need no preparation)
+        """Prepare to train: all replicas are equal now, and memories are as `init` left them."""
 
-    def settle(self) -> None:  # noqa: B027  (as `begin`)
-        """End what ranks may be waiting for, before they meet elsewhere."""
+    def settle(self) -> None:  # noqa: B027  (nobody waits for gradients between steps)
+        """End what other ranks may be waiting for, before all ranks meet elsewhere."""
 
     def gather(self) -> None:
         """Fill the buckets with the parameters as they are; for rounds whose gradients do not lie there."""
@@ -91,7 +91,7 @@ class Rounds(ABC):
             bucket.changed()  # whether it is finite is not known
 
     def models(self) -> list[Tensor]:
-        """By bucket, a copy of the parameters as they are."""
+        """A copy of the parameters as they are, by bucket."""
         return [
             torch.cat([one.parameter.detach().flatten().float() for one in members])
             for members in self.packed.members
@@ -101,15 +101,15 @@ class Rounds(ABC):
         """What a checkpoint needs beside the memories; tensors are put into the buckets' `extra`."""
         return {}
 
-    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (as `begin`)
-        """Take up what `save` left, after the memories and `extra` were restored."""
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
+        """Take up what `save` returned, after the memories and `extra` have been restored."""
 
     def report(self) -> dict[str, float]:
-        """Figures of its own for `Wire.stats`."""
+        """Further figures for `Wire.stats`."""
         return {}
 
     def close(self, *, failed: bool = False) -> None:
-        """Remove the hooks; after a failure wait for nobody."""
+        """Remove the hooks; after a failure, wait for nobody."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -117,7 +117,7 @@ class Rounds(ABC):
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         new = newcomer(optimizer, self._known)
         if new:
-            raise ValueError(f"{new} wants a gradient since attach; write wire.detach(), then attach again")
+            raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         closure = next(iter([*args[1:], *kwargs.values()]), None) is not None
         self.before_step(closure=closure)
         self.packed.skipping.begin(self.packed.exchanger.round)

@@ -1,4 +1,4 @@
-"""Settings: the arguments of `attach` and `ddp_hook` that are no part of the method."""
+"""Settings: the arguments of `attach` and `ddp_hook` that are not part of the method."""
 
 from __future__ import annotations
 

@@ -33,17 +33,17 @@ class Shared:
 
     @torch.no_grad()
     def add(self, update: Tensor) -> int:
-        """Add a local step; the version that it is added to."""
+        """Add a local step; returns the version that it was added to."""
         with self._lock:
             self._x += update
             return self.version
 
     def snapshot(self) -> Tensor:
-        """A copy."""
+        """A copy of the model."""
         return self.look()[0]
 
     def look(self) -> tuple[Tensor, int]:
-        """A copy, and its version."""
+        """A copy of the model, and its version."""
         with self._lock:
             return self._x.clone(), self.version
 

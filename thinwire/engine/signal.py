@@ -4,7 +4,7 @@
     Momentum  m' = b1 m + (1 - b1) g     p.grad = (m'' - b1 m) / (1 - b1)
 
 With `Momentum`, m is the optimizer's own `exp_avg`, equal on all ranks, and m'' the exchanged momentum: the
-optimizer's next step then makes m'' of m and p.grad by itself.
+optimizer's next step then computes m'' from m and p.grad by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Source(ABC):
 
     @abstractmethod
     def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
-        """Turn the gradient that lies in `place` into what is sent; whether it was changed."""
+        """Turn the gradient that lies in `place` into what is sent; returns whether that changed it."""
 
     @abstractmethod
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
@@ -39,21 +39,21 @@ class GradSource(Source):
     """The gradient itself."""
 
     def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
-        """Nothing to do."""
+        """Leave the gradient as it is."""
         return False
 
     def take(self, place: Tensor, p: Parameter, group: int) -> None:
-        """Nothing to do."""
+        """Leave the result as it is."""
 
 
 @final
 class MomentumSource(Source):
-    """The first moment of an Adam."""
+    """The first moment of an Adam optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         if "betas" not in optimizer.defaults:
             raise ValueError(
-                f"this method exchanges Adam's momentum, and {type(optimizer).__name__} has none; "
+                f"this method exchanges Adam's momentum, but {type(optimizer).__name__} has none; "
                 "write optimizer = thinwire.OneBitAdam(model.parameters())"
             )
         self._optimizer = optimizer
@@ -76,7 +76,7 @@ class MomentumSource(Source):
 
 
 def source(of: Signal, optimizer: Optimizer | None) -> Source:
-    """The source of a signal."""
+    """The source for the signal `of`."""
     if isinstance(of, Momentum):
         if optimizer is None:
             raise ValueError("this method exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)")

@@ -22,7 +22,7 @@ OnNonfinite = Literal["skip", "raise", "keep"]
 
 
 def check_policy(policy: str) -> None:
-    """Refuse a word that is none of the three."""
+    """Refuse a word that is not one of the three."""
     if policy not in get_args(OnNonfinite):
         choices = ", ".join(map(repr, get_args(OnNonfinite)))
         raise ValueError(f"on_nonfinite={policy!r}: write one of {choices}")
@@ -40,13 +40,13 @@ class Skipping:
         self._hidden: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients
 
     def look(self) -> None:
-        """Decide by this rank's own gradients, where each rank steps by itself."""
+        """Set `broken` by this rank's own gradients, for methods in which each rank steps by itself."""
         if self.policy != "keep" and self._optimizer is not None:
             grads = [p.grad for p in self._parameters() if p.grad is not None]
             self.broken = not _finite(grads)
 
     def begin(self, step: int) -> None:
-        """The optimizer's step starts, or gradients have come in the middle of it."""
+        """Apply the policy when the optimizer's step starts, or when gradients arrive in the middle of it."""
         if not self.broken or self._optimizer is None or self.policy == "keep":
             return
         if self.policy == "raise":
@@ -57,7 +57,7 @@ class Skipping:
                 p.grad = None
 
     def end(self) -> None:
-        """The step has ended."""
+        """Bring back the gradients that were hidden during the step."""
         self.skipped += bool(self._hidden)
         for p, grad in self._hidden:
             p.grad = grad
@@ -70,7 +70,7 @@ class Skipping:
 
 
 def _finite(grads: list[Tensor]) -> bool:
-    """One pass; where the length is not finite it may only have overflowed."""
+    """One pass decides if the length is finite; if it is not, it may merely have overflowed."""
     dense = [g.coalesce().values() if g.is_sparse else g for g in grads]
     if not dense:
         return True

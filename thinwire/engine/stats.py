@@ -31,14 +31,14 @@ class Stats:
     elements: int = 0
     skipped: int = 0  # buckets in which a gradient was not finite
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
-    marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # of memories that may skip
+    marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # by memories that may skip
     nmse: float = 0.0  # of the last measurement
     distance: float = 0.0  # between models, of the last measurement
     bytes_before: int = 0  # sent by the methods before a switch
     messages_before: int = 0
 
     def time(self, spans: Iterable[Span]) -> None:
-        """Add what the clocks saw."""
+        """Add what the clocks recorded."""
         for span in spans:
             if span.what in self.seconds:
                 self.seconds[span.what] += span.stop - span.start

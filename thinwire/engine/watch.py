@@ -1,13 +1,13 @@
 """Watch: who is still there when something has failed, or when somebody keeps the others waiting.
 
 A rank that fails raises an alarm in the store that the ranks met at. Every living rank has a thread that sees the
-alarm within half a second and signs the roll. Whoever has not signed when the roll is read is named in the error.
+alarm within half a second and signs the roll. The error names the ranks that have not signed when the roll is read.
 A rank that is killed raises no alarm, but its connections break, and the ranks that it talked to raise one.
 
 A rank that leaves while it stays alive (it detached early, or raised in a notebook) writes down how many pieces of
 work it had launched. Ranks launch the same work in the same order, so whoever waits for a later piece waits in vain.
 
-All calls of the store are made by the watch's own thread, and nobody waits for one longer than `PATIENCE`: a store
+All calls to the store are made by the watch's own thread, and nobody waits for one longer than `PATIENCE`: a store
 whose host hangs must not hang the others.
 """
 
@@ -34,8 +34,8 @@ from thinwire.core.errors import PeerError
 T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[dist.Store], Any]]
 LOOK = 0.5  # seconds between looks at the store
-ROLL = 3.0  # seconds in which the living sign
-PATIENCE = 3.0  # seconds that a call of the store may take
+ROLL = 3.0  # seconds that living ranks have to sign
+PATIENCE = 3.0  # seconds that a call to the store may take
 FOR_EVER = 1 << 62  # more work than anybody launches
 _opened: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
@@ -47,11 +47,11 @@ class StoreError(RuntimeError):
 def private_store(group: dist.ProcessGroup) -> dist.Store:
     """A part of the store for one attach on `group`, through a connection of its own where torch can make one.
 
-    Ranks of a group attach in the same order, so its name and a count name an attach on all of them.
+    Ranks of a group attach in the same order, so the group's name and a count identify an attach on all of them.
     """
     name = group.group_name
     store: Any = dist.distributed_c10d._get_default_store()
-    with suppress(AttributeError, RuntimeError):  # torch before 2.8, or a store that cannot
+    with suppress(AttributeError, RuntimeError):  # torch before 2.8, or a store that cannot be cloned
         store = store.clone()  # a connection that others block must not block the watch
     return dist.PrefixStore(f"thinwire/{name}/{next(_opened[name])}", store)
 
@@ -82,7 +82,7 @@ class Watch:
         self._thread.join(seconds)
 
     def ask(self, call: Callable[[dist.Store], T]) -> T:
-        """The answer of the store; StoreError when there is none in time."""
+        """The answer of the store; StoreError if none comes in time."""
         future: Future[T] = Future()
         self._calls.put((future, call))
         try:
@@ -106,14 +106,14 @@ class Watch:
         return found
 
     def verdict(self, cause: Exception | None = None) -> PeerError:
-        """Who did not sign, or what the others reported; it is found once."""
+        """The error that says who did not sign, or what the others reported; it is determined once."""
         if self._error is None:
             found = cause if isinstance(cause, PeerError) else self._find(cause)
             self._error = self._error or found  # a lane's thread may have been faster
         return self._error
 
     def leave(self, why: str) -> None:
-        """Tell whoever waits for more than what was launched that this rank does not go on."""
+        """Tell the ranks that this one does not go on after the work that it has launched."""
         try:
             self.write(f"left/{self.rank}", json.dumps({"work": self.launched(), "why": why}))
             self.write("leavers", "1")
@@ -121,7 +121,7 @@ class Watch:
             return  # nobody can be told, and nobody listens
 
     def look_out(self, work: int) -> None:
-        """PeerError if the piece of work number `work` cannot end, because somebody left before it."""
+        """Raise PeerError if the piece of work number `work` cannot end because a rank left before it."""
         try:
             if not self.ask(lambda store: store.check(["leavers"])):
                 return
@@ -137,7 +137,7 @@ class Watch:
         self.ask(lambda store: store.set(key, value))
 
     def read(self, key: str) -> str:
-        """The value of a key, empty if it is not there: a store waits for what is not there."""
+        """The value of a key, empty if it is not there: a plain `get` would wait for it."""
         return self.ask(lambda store: bytes(store.get(key)).decode() if store.check([key]) else "")
 
     def missing(self, keys: dict[int, str]) -> list[int]:
@@ -166,11 +166,11 @@ class Watch:
             return self._without_store(silent, cause)
 
     def _without_store(self, silent: StoreError, cause: Exception | None) -> PeerError:
-        """Nobody can sign. The other end of the edge that broke is what this rank knows."""
+        """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""
         peers = cause.peers if isinstance(cause, EdgeError) else ()
         if peers:
             return PeerError(f"rank {peers[0]} of {self.size} has stopped answering ({cause}); {silent}", peers)
-        return PeerError(f"{silent}; the process that hosts it, rank 0 unless a launcher does, has ended or hangs")
+        return PeerError(f"{silent}; the process that hosts it (rank 0, unless a launcher does) has ended or hangs")
 
 
 def _serve(watch: Watch, store: dist.Store, calls: SimpleQueue[Call | None]) -> None:
@@ -209,7 +209,7 @@ def _make(call: Call, store: dist.Store) -> None:
 
 @final
 class _Notebook:
-    """Notices an exception at the prompt of a notebook or an interpreter: the process lives on, and launches nothing.
+    """Notices an exception at the prompt of a notebook or an interpreter: the process lives on but launches nothing.
 
     Python keeps the last exception that nobody caught in `sys.last_value`.
     """
