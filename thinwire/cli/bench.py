@@ -137,7 +137,7 @@ def bench_rate(
 ) -> None:
     """Error against bits: every quantiser with every code, at its measured bits, beside Shannon's bound."""
     if size < 1:
-        raise ValueError(f"size={size} is no number of elements; write --size {rate.SIZE}")
+        raise ValueError(f"size={size} is not a number of elements; write --size {rate.SIZE}")
     rate.check(plot)
     reserve(save, plot)
     rows = collect(rate.rows(size), "coding")
@@ -151,20 +151,20 @@ def bench_rate(
 @app.command("step")
 def step(
     local: Annotated[bool, typer.Option("--local", help="Ranks on this machine, on its own links.")] = False,
-    hosts: Annotated[int | None, typer.Option(help="Hosts of a network lab, a rank each; needs root.")] = None,
-    rate: Annotated[str, typer.Option(help="Of every host's uplink, with --hosts.")] = "1gbit",
-    latency: Annotated[str | None, typer.Option(help="One way, with --hosts, where the kernel has netem.")] = None,
+    hosts: Annotated[int | None, typer.Option(help="Hosts of a network lab, one rank on each; needs root.")] = None,
+    rate: Annotated[str, typer.Option(help="Rate of every host's uplink, with --hosts.")] = "1gbit",
+    latency: Annotated[str | None, typer.Option(help="One way, with --hosts, if the kernel has netem.")] = None,
     workers: Annotated[int, typer.Option(help="Processes, with --local.")] = 2,
     params: Annotated[
         int | None,
-        typer.Option(help=f"Elements of the gradient, about (default: 4194304, with --hosts {bench_hosts.PARAMS})."),
+        typer.Option(help=f"Approximate size of the gradient (default: 4194304; with --hosts {bench_hosts.PARAMS})."),
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated.")] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(help="Turns of each method: 15 of 3 timed steps, or with --hosts 3 of up to 10."),
+        typer.Option(help="Turns of each method (default: 15 of 3 timed steps; with --hosts 3 of up to 10)."),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds of timed steps of each method, with --hosts.")] = 60.0,
+    budget: Annotated[float, typer.Option(help="Seconds of timed steps per method, with --hosts.")] = 60.0,
     batch: Annotated[
         int, typer.Option(help="Vectors that every host computes on in a step, with --hosts.")
     ] = bench_hosts.BATCH,
@@ -173,7 +173,7 @@ def step(
 ) -> None:
     """Time a training step under each method, in turns with torch's DistributedDataParallel.
 
-    With --local beside DDP in float32; with --hosts over shaped links, beside DDP and its hooks.
+    With --local it runs beside DDP in float32; with --hosts over shaped links, beside DDP and its hooks.
     """
     if local == (hosts is not None):
         raise ValueError(
@@ -197,7 +197,7 @@ def step(
         rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network)[0]
     title = (
         f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, batch of {batch}, medians in ms. "
-        "wire_bound_ms: bits of the busiest host over the rate; wire_share: of the step; "
+        "wire_bound_ms: bits of the busiest host over the rate; wire_share: its share of the step; "
         "cpu_ms: processor time of all hosts over the cores they share."
     )
     show(rows, as_json=as_json, title=title, columns=HOSTS, save=save)
@@ -224,7 +224,7 @@ def _step_local(
 
 @contextmanager
 def _turns(count: int) -> Iterator[Say]:
-    """A line on standard error: which turn of which method."""
+    """A line on standard error that says which turn of which method runs."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:
         line = progress.add_task("starting")
@@ -239,7 +239,7 @@ def _turns(count: int) -> Iterator[Say]:
 def bench_accuracy(
     task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(tasks.TASKS)}.")] = "digits",
     seeds: Annotated[int, typer.Option(help="Runs of each method, with seeds 0, 1, ...")] = 3,
-    method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated; sgd is always there.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated; sgd always runs.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: the task's).")] = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 4,
     data: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST's four .gz files.")] = None,
@@ -251,6 +251,6 @@ def bench_accuracy(
     reserve(save)
     records = train_local(jobs, [f"{job.method} seed {job.seed}" for job in jobs], workers)
     rows = accuracy.rows(records)
-    title = f"{task}, {workers} workers, {rows[0]['epochs']} epochs; points: above sgd in accuracy."
+    title = f"{task}, {workers} workers, {rows[0]['epochs']} epochs; points: percentage points of accuracy above sgd."
     keep(save, rows)
     show(rows if as_json else accuracy.summary(records), as_json=as_json, title=title, columns=ACCURACY)

@@ -48,14 +48,14 @@ COMPRESSOR_COLUMNS = {
 def methods(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """List every method and compressor: id, paper, axes, bits an element, unbiased or contraction."""
+    """List every method and compressor: id, paper, axes, bits per element, unbiased or contraction."""
     made, parts = [_method(name) for name in METHODS], _compressors()
     if as_json:
         show([*made, *parts], as_json=True, title="", columns={})
         return
     title = (
-        f"Methods, with their default settings; facts are of the compressor on {SIZE:,} elements, bits of one hop "
-        "(on a Gaussian where they depend on the data)."
+        f"Methods, with their default settings; facts are those of the compressor on {SIZE:,} elements, bits those "
+        "of one hop (on a Gaussian where they depend on the data)."
     )
     show(made, as_json=False, title=title, columns=METHOD_COLUMNS)
     show(parts, as_json=False, title=f"Compressors, on {SIZE:,} elements.", columns=COMPRESSOR_COLUMNS)
@@ -93,7 +93,7 @@ def _memory(exchange: Exchange) -> str:
 
 
 def _compressors() -> list[Row]:
-    """The settings of the tables, then registered names that they do not show."""
+    """The compressors with the settings of the tables, then the registered ones that the tables do not show."""
     shown = quantisers.every()
     names = {c.name for c in shown.values()}
     shown |= {name: compressors.get(name) for name in compressors.COMPRESSORS if name not in names}
@@ -119,7 +119,7 @@ def _about(module: str) -> str:
 
 
 def _bits(c: Compressor) -> float:
-    """Of the body; where its size depends on the data, measured on a Gaussian matrix of 65,536 elements."""
+    """Bits per element of the body, measured on a Gaussian matrix of 65,536 elements if they depend on the data."""
     if c.fixed_size:
         return 8 * c.nbytes(LAYOUT) / SIZE
     x = torch.randn(SAMPLE, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Bars on standard error while ranks train: one a run, with its loss."""
+"""Bars on standard error while ranks train: one per run, with its loss."""
 
 from __future__ import annotations
 

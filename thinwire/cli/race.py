@@ -35,22 +35,22 @@ File = Callable[[Row], None]
 
 def race(
     task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(COURSES)}.")] = "digits",
-    hosts: Annotated[int, typer.Option(help="Hosts of a network lab, a rank each; needs root.")] = 4,
-    rate: Annotated[str, typer.Option(help="Of every host's uplink.")] = "100mbit",
+    hosts: Annotated[int, typer.Option(help="Hosts of a network lab, one rank on each; needs root.")] = 4,
+    rate: Annotated[str, typer.Option(help="Rate of every host's uplink.")] = "100mbit",
     method: Annotated[
         list[str] | None,
         typer.Option(help="Only this contestant, a method id or one of DDP's (ddp, ...); may be repeated."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each contestant, with seeds 0, 1, ...")] = 3,
-    seed: Annotated[list[int] | None, typer.Option(help="This seed instead; may be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Run this seed instead; may be repeated.")] = None,
     target: Annotated[float | None, typer.Option(help="Accuracy to reach (default: the task's).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Most steps of a run (default: the task's).")] = None,
-    lr: Annotated[float | None, typer.Option(help="Step size of all (default: what is recorded for each).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Maximum steps of a run (default: the task's).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Step size for all (default: the one recorded for each).")] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Find step sizes instead: every one of a grid, on this machine's own links."),
+        typer.Option("--tune", help="Find step sizes instead: try all of a grid, on this machine's own links."),
     ] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder of the task's files, where they are elsewhere.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the task's files, if they lie elsewhere.")] = None,
     recorded: Annotated[
         Path | None, typer.Option("--from", help="Show the race in this CSV file, and run nothing.")
     ] = None,
@@ -64,17 +64,17 @@ def race(
 ) -> None:
     """Race DDP, its hooks and thinwire's methods to the same accuracy over slow links.
 
-    A table of seconds, and of speed-ups over DDP in float32 and over its PowerSGD hook, means over seeds.
+    Prints a table of seconds, and of speed-ups over DDP in float32 and over its PowerSGD hook, as means over seeds.
     """
     if seeds < 1:
-        raise ValueError(f"{seeds} seeds are no runs; write --seeds 3")
+        raise ValueError(f"--seeds {seeds} leaves nothing to run; write --seeds 3")
     chosen = list(dict.fromkeys(method or NAMES))
     numbers = [SEED] if tune and seed is None else list(dict.fromkeys(seed or range(seeds)))
     if tune and lr is not None:
         raise ValueError(f"--tune tries {', '.join(map(str, GRID))}; leave --lr out")
     if recorded is not None:
         if any((tune, curves, plot, out)):
-            raise ValueError("--from shows rows that were saved, which have no curves; leave it out to race")
+            raise ValueError("--from shows saved rows, which have no curves; leave it out to race")
         _show(race_table.read(recorded, task, hosts, rate), as_json=as_json)
         return
     check(task, hosts, rate)
@@ -85,7 +85,7 @@ def race(
     reserve(save, curves, plot, out)
 
     def file(row: Row) -> None:
-        """Run by run, so that a race that is stopped leaves what it measured."""
+        """Write each run as it ends, so that a race that is stopped keeps what it has measured."""
         for path, kept in ((save, without_curves([row])), (curves, points([row]))):
             if path is not None:
                 keep(path, kept)
@@ -121,7 +121,7 @@ def _raced(every: Sequence[Run], hosts: int, rate: str, file: File) -> list[Row]
 
 
 def _tuned(every: Sequence[Run], workers: int, file: File) -> list[Row]:
-    """Contestant by contestant."""
+    """Tune one contestant after another."""
     rows: list[Row] = []
     for _, group in groupby(every, key=lambda run: run.method):
         rows += _tried(list(group), workers, file)
@@ -129,7 +129,7 @@ def _tuned(every: Sequence[Run], workers: int, file: File) -> list[Row]:
 
 
 def _tried(some: Sequence[Run], workers: int, file: File) -> list[Row]:
-    """A model that gossips and is no longer finite ends its processes: the others run alone, and it has lost."""
+    """A gossiping model that is no longer finite ends its processes: each run is then made alone, and it has lost."""
     try:
         with _line(some, file) as hear:
             rows: list[Row] = launch(program, workers, some, timeout=TIMEOUT * len(some), hear=hear)[0]
@@ -171,7 +171,7 @@ def _show_tuned(rows: Sequence[Row], *, as_json: bool) -> None:
 
 @contextmanager
 def _line(every: Sequence[Run], file: File) -> Iterator[Say]:
-    """A line on standard error: which run, and how far it is. Rows are filed as they come."""
+    """A line on standard error that says which run it is and how far it has come. Rows are filed as they come."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:
         line = progress.add_task("starting")

@@ -18,10 +18,10 @@ def report(
         list[Path], typer.Argument(metavar="RUNS...", help="Files that --json or --save of any command made.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write the HTML page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="What stands above it (default: made from the runs).")] = "",
+    title: Annotated[str, typer.Option(help="Title of the page (default: made from the runs).")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """Make one HTML page of recorded runs: tables that sort, curves, time, bits, commands and versions."""
+    """Make one HTML page of recorded runs: sortable tables, curves, time, bits, commands and versions."""
     if out.resolve() in {path.resolve() for path in runs}:
         raise ValueError(f"{out} is one of the runs; write --out report.html")
     found = read_all(runs)

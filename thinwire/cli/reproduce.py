@@ -23,11 +23,11 @@ LIST = {"name": "", "paper": "", "claims": ""}
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which; leave out to list all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which; leave it out to list all.")] = None,
     task: Annotated[str, typer.Option(help="What to train: digits or fashion.")] = "digits",
-    split: Annotated[str, typer.Option(help="Images of a worker: iid, or label (sorted).")] = "iid",
+    split: Annotated[str, typer.Option(help="How workers share the images: iid, or label (sorted).")] = "iid",
     method: Annotated[
-        list[str] | None, typer.Option(help="Only this method, or this id of one; may be repeated.")
+        list[str] | None, typer.Option(help="Only this method, by name or by id; may be repeated.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: the task's).")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs, with seeds 0, 1, ... (default: the task's).")] = None,

@@ -28,7 +28,7 @@ LIST = {"topology": "", "degree_64": "", **{f"gap_{n}": ".5f" for n in LISTED}, 
 
 
 def topology(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Topology id; leave out to list all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Topology id; leave it out to list all.")] = None,
     workers: Annotated[int | None, typer.Option(help=f"Ranks (default: {RANKS}, or those of the graph).")] = None,
     params: Annotated[int, typer.Option(help="Parameters of the model that the ranks exchange.")] = 24 << 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
@@ -36,11 +36,11 @@ def topology(
         Path | None, typer.Option("--plot", help="Also plot W and the graph: a .svg, .png or .pdf file.")
     ] = None,
 ) -> None:
-    """Show a graph: neighbours, spectral gap, bytes a step beside an all-reduce, and a drawing."""
+    """Show a graph: neighbours, spectral gap, bytes per step beside an all-reduce, and a drawing."""
     if name is None:
         if workers is not None or file is not None:
             raise ValueError("which graph? write thinwire topology ring --workers 8")
-        title = f"Graphs, with their default settings. gap_{LISTED[0]}: spectral gap a step of {LISTED[0]} ranks."
+        title = f"Graphs, with their default settings. gap_{LISTED[0]}: spectral gap per step of {LISTED[0]} ranks."
         show([_listed(known) for known in TOPOLOGIES], as_json=as_json, title=title, columns=LIST)
         return
     graph = get(name)
@@ -64,7 +64,7 @@ def topology(
 
 
 def facts(graph: Topology, n: int, params: int) -> Row:
-    """What a graph of n ranks costs and does. Bytes are of the rank that sends most, a step, over a period."""
+    """What a graph of n ranks costs and does. Bytes per step are of the busiest rank, averaged over a period."""
     seen = steps(graph, n)
     degrees = [[len(graph.around(rank, n, step).peers) for rank in range(n)] for step in seen]
     sent = sum(max(some) for some in degrees) / len(seen)
@@ -93,7 +93,7 @@ def facts(graph: Topology, n: int, params: int) -> Row:
 
 
 def _tenth(mixing: float, period: int | None) -> float | None:
-    """Steps until ranks disagree ten times less; None where they never do."""
+    """Steps until the ranks disagree ten times less; None if they never do."""
     if mixing < 1e-12:
         return None
     return math.log(10) / -math.log(1 - mixing) if mixing < 1 else float(period or 1)
@@ -103,10 +103,10 @@ def _table(row: Row) -> list[Row]:
     lines: list[tuple[str, Any, Any]] = [
         ("ranks that a rank sends to", _span(row["degree_min"], row["degree_max"]), None),
         ("directed links" if row["directed"] else "edges", f"{row['edges']:,}", None),
-        ("spectral gap a step", f"{row['spectral_gap']:.5f}", "1.00000"),
+        ("spectral gap per step", f"{row['spectral_gap']:.5f}", "1.00000"),
         ("steps to disagree 10x less", None if row["steps_10x"] is None else f"{row['steps_10x']:,.1f}", "1.0"),
-        ("bytes sent a step, float32", f"{row['bytes_float32']:,}", f"{row['all_reduce_bytes_float32']:,}"),
-        ("bytes sent a step, qsgd:bits=4", f"{row['bytes_4bit']:,}", f"{row['all_reduce_bytes_4bit']:,}"),
+        ("bytes sent per step, float32", f"{row['bytes_float32']:,}", f"{row['all_reduce_bytes_float32']:,}"),
+        ("bytes sent per step, qsgd:bits=4", f"{row['bytes_4bit']:,}", f"{row['all_reduce_bytes_4bit']:,}"),
     ]
     name = row["topology"].partition(":")[0]
     return [{"": what, name: value, "ring all-reduce": other} for what, value, other in lines]
@@ -114,7 +114,7 @@ def _table(row: Row) -> list[Row]:
 
 def _draw(graph: Topology, n: int) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
-    if console.options.ascii_only:  # no braille there
+    if console.options.ascii_only:  # the terminal cannot show braille
         typer.echo(neighbours(graph, n))
         return
     drawn = picture(graph, n).splitlines()
@@ -129,7 +129,7 @@ def _listed(name: str) -> Row:
     make = TOPOLOGIES[name]
     row: Row = {**dict.fromkeys(LIST), "topology": name}
     row["about"] = (sys.modules[make.__module__].__doc__ or "").strip().splitlines()[0]
-    with suppress(ValueError):  # a graph of the user's own is made from something
+    with suppress(ValueError):  # a graph of the user's own needs arguments
         graph = make()
         degrees = [len(graph.around(rank, 64).peers) for rank in range(64)]
         row |= {"degree_64": _span(min(degrees), max(degrees)), **{f"gap_{n}": gap(graph, n) for n in LISTED}}

@@ -31,7 +31,7 @@ def train(
     data: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST's four .gz files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with the curves.")] = False,
 ) -> None:
-    """Train one task under one method. Under torchrun it joins that group; only rank 0 prints."""
+    """Train one task under one method. Under torchrun it joins torchrun's group; only rank 0 prints."""
     joined = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         job = Job(task, method, seed, epochs, data).located()
@@ -39,7 +39,7 @@ def train(
             raise ValueError(f"torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
     except (ValueError, TypeError, OSError):
         if joined and os.environ["RANK"] != "0":
-            raise typer.Exit(2) from None  # rank 0 says it
+            raise typer.Exit(2) from None  # rank 0 prints the error
         raise
     if joined and os.environ["RANK"] != "0":
         _join(job, lambda _: None)
