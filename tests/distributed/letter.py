@@ -1,4 +1,4 @@
-"""README's diff to the letter: no `with`, no `detach`. How it ends is the first argument."""
+"""README's diff to the letter: no `with`, no `detach`. The first argument says how it ends."""
 
 from __future__ import annotations
 

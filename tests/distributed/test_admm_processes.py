@@ -25,7 +25,7 @@ EXCHANGES = {
         Admm(),
         Admm(order="index"),
         Admm(topology=Star(), order="index", wire="fp64"),
-        Admm(Channel(Qsgd(bits=4), codec=Rans())),  # sizes are asked
+        Admm(Channel(Qsgd(bits=4), codec=Rans())),  # sizes are asked for
     ],
     5: [Admm(topology=HOUSE), Admm(Channel(Qsgd(bits=4), codec=Rans()), HOUSE, order="index")],
     6: [Admm(topology=Ring())],

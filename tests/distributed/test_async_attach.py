@@ -50,12 +50,12 @@ def test_models_train_and_are_shared() -> None:
         assert result["restored"] < 4 * result["distance"] < 2
         assert result["rounds"] == 60
         assert result["bytes_sent"] > 0
-    assert sum(r["exchanges"] for r in results) == 2 * 2 * 60  # the two active ranks ask once a step; both ends count
+    assert sum(r["exchanges"] for r in results) == 2 * 2 * 60  # two active ranks ask once per step; both ends count
     assert max(r["staleness_max"] for r in results) >= 1
 
 
 def paced(slow: float) -> float:
-    """Seconds a step of this rank takes, with 20 ms of computing in each, or `slow` times that on one rank."""
+    """Seconds per step of this rank; a step computes for 20 ms, or for `slow` times as long on one rank."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pause = 0.02 * (slow if dist.get_rank() == SLOW else 1)

@@ -35,7 +35,7 @@ def begin(x: Tensor, pairs: Pairs | None = None, timeout: float = 30.0, **settin
 
 
 def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """Random steps with random sleeps: the sum of start and steps, the last model, the figures."""
+    """Take random steps with random sleeps; returns the start plus all steps, the last model, and the figures."""
     rank = dist.get_rank()
     generator, sleeps = torch.Generator().manual_seed(rank), random.Random(rank)
     total = torch.full((D,), float(rank), dtype=torch.float64)
@@ -124,7 +124,7 @@ def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
     """Of a ring of four, the two neighbours name the edge at once; the third hears from them when they end."""
     begun = time.monotonic()
     ended = endings(until_death, RANKS, victim, False, str(tmp_path))
-    assert time.monotonic() - begun < 25  # the groups' time-out is 30
+    assert time.monotonic() - begun < 25  # the groups' time-out is 30 s
     assert ended[victim].exitcode == -signal.SIGKILL
     for rank in ((victim + 1) % RANKS, (victim - 1) % RANKS):
         assert f"PeerError: the edge {rank}-{victim} broke" in ended[rank].error
@@ -134,7 +134,7 @@ def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["passive", "active"])
 def test_with_drop_the_others_go_on(victim: int, tmp_path: Path) -> None:
-    """What is left is the path of the other three, who come to agree."""
+    """The other three form a path, and come to agree."""
     ended = endings(until_death, RANKS, victim, True, str(tmp_path))
     assert ended[victim].exitcode == -signal.SIGKILL
     told = {int(file.name): file.read_text().rsplit(" ", 2) for file in tmp_path.iterdir()}
@@ -148,7 +148,7 @@ def test_with_drop_the_others_go_on(victim: int, tmp_path: Path) -> None:
 
 
 def descend(topology: Topology, steps: int, pace: int) -> tuple[Tensor, dict[str, float]]:
-    """f_i = |x - i|^2 / 2, with gradients that take 2 ms; lr falls. No rank pulls ten steps longer than another."""
+    """f_i = |x - i|^2 / 2, with gradients that take 2 ms and a falling lr; no rank is ever ten steps ahead."""
     rank = dist.get_rank()
     shared = begin(torch.zeros(D), Pairs(topology=topology), pace=pace)
     x = torch.zeros(D)
@@ -173,7 +173,7 @@ def test_staleness_is_recorded_and_training_converges() -> None:
         assert leaf["exchanges"] == 300
         assert 0 < leaf["staleness_mean"] <= 1
         assert leaf["staleness_max"] == 1  # its own exchange, one per step
-        assert leaf["bytes_sent"] == 300 * (16 + 32 + 4 * D) + 16  # a size, a header, a model; a size at the end
+        assert leaf["bytes_sent"] == 300 * (16 + 32 + 4 * D) + 16  # size, header and model; a size at the end
     assert hub["bytes_sent"] == 900 * (16 + 32 + 4 * D)
 
 
@@ -189,7 +189,7 @@ def test_a_rank_alone_has_no_one_to_ask() -> None:
 
 
 def dawdle() -> tuple[float, str]:
-    """Steps that take longer than the time-out, and what a number that is not finite is answered with."""
+    """Take steps that last longer than the time-out; returns the messages, and the error for a NaN."""
     shared = begin(torch.zeros(D), timeout=2.0, beat=0.5)
     for _ in range(2):
         time.sleep(4.0 if shared.active else 0.1)
@@ -205,13 +205,13 @@ def dawdle() -> tuple[float, str]:
 
 def test_a_rank_that_computes_longer_than_the_time_out_is_not_taken_for_dead() -> None:
     (answered, told), (asked, _) = on_ranks(dawdle, 2)
-    assert answered == 2 * 2  # a size and a model
-    assert asked > 2 * 2 + 1 + 2 * 5  # and the end, and bytes in between
+    assert answered == 2 * 2  # a size and a model for each of two steps
+    assert asked > 2 * 2 + 1 + 2 * 5  # the same, the end, and the bytes in between
     assert told == "step 2 of rank 0 is not finite"
 
 
 def hang() -> str:
-    """Rank 1 never stops; rank 0 waits for it no longer than it was told to."""
+    """Rank 1 does not stop until rank 0 has given up waiting for it."""
     shared = begin(torch.zeros(D))
     if dist.get_rank() == 1:
         shared.stepped(torch.zeros(D))

@@ -37,7 +37,7 @@ def identity_beside_ddp() -> list[float]:
     expected = flat(model)
     apart = []
     for method in IDENTITY:
-        ours = net(seed=dist.get_rank())  # attach makes them equal to rank 0's
+        ours = net(seed=dist.get_rank())  # attach makes the parameters equal to rank 0's
         with tw.attach(ours, optimizer := sgd(ours), method, min_size=100):
             train(ours, optimizer, range(6))
         apart.append(float((flat(ours) - expected).abs().max()))
@@ -123,7 +123,7 @@ def test_gradients_that_stay_in_the_buffer_are_taken_from_there() -> None:
 
 
 class Late(torch.autograd.Function):
-    """Takes its time on the way back, as the layers before it would."""
+    """Takes its time in the backward pass, as the layers before it would."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -313,7 +313,7 @@ def warm_and_switched() -> dict[str, Any]:
 
 def test_warm_up_is_uncompressed_and_the_method_can_be_switched() -> None:
     for result in on_ranks(warm_and_switched, 2):
-        assert 32 <= result["dense"] < 34  # two ranks: an all-reduce sends each element once; and the agreements
+        assert 32 <= result["dense"] < 34  # two ranks: an all-reduce sends each element once; the rest is agreements
         assert result["as sgd"]
         assert result["thin"] < 1108
         assert result["kept"]

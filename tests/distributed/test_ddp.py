@@ -35,7 +35,7 @@ def hooked(model: nn.Module, name: str, **more: Any) -> tuple[DistributedDataPar
 
 
 class Forked(nn.Module):
-    """A part that no rank uses; with several of DDP's buckets in the first backward pass."""
+    """A net with a part that no rank uses; DDP has several buckets in the first backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_several_buckets_in_the_first_backward_pass() -> None:
 
 
 def beside_attach(folder: str) -> list[Any]:
-    """The same bits as attach; a resumed run the same bits as one that was not interrupted; state, names, events."""
+    """By method: whether attach and a resumed run give the same bits, a refusal, events, and equal replicas."""
     out: list[Any] = []
     for name in METHODS:
         plain = net()
@@ -95,7 +95,7 @@ def beside_attach(folder: str) -> list[Any]:
         refused = said(partial(wire.load_state_dict, other["wire"]))
         events = len(wire.events())
         wire.detach()
-        train(again, optimizer, range(8, 10))  # the hook is a plain mean now
+        train(again, optimizer, range(8, 10))  # the hook computes a plain mean now
         equal = equal_everywhere(flat(again))
         out.append([torch.equal(flat(plain), flat(ddp)), resumed, refused, events, equal])
     return out
@@ -108,7 +108,7 @@ def test_a_hook_equals_attach_and_resumes_bit_for_bit(tmp_path: Any) -> None:
             assert same, name
             assert resumed, name
             assert "load this rank's own file" in refused
-            assert events < 100, name  # of the last round alone
+            assert events < 100, name  # those of the last round alone
             assert equal, name
 
 

@@ -57,7 +57,7 @@ def test_without_leave_everybody_raises_and_the_edge_is_named(method: str) -> No
 
 
 def killed_one_of_eight(method: str, how: str) -> None:
-    """Train on; what is told: losses of the own model, the distance, who is there, and the mean model's loss."""
+    """Train on, and tell: the losses before and after, the distances, who is gone, and the mean model's sum."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=6.0, drop_dead=True)

@@ -34,7 +34,7 @@ def everybody(x: Tensor) -> Tensor:
 
 
 def fifty_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]:
-    """By method: the loss of the mean model before and after, its error, and that of the distance."""
+    """By method: the loss of the mean model before and after, the error of that model, and that of the distance."""
     out = {}
     for name in names:
         model = net()
@@ -89,7 +89,7 @@ def test_a_complete_graph_is_synchronous_sgd() -> None:
 
 
 def means() -> dict[str, float]:
-    """How far one exchange moves the mean of the models, over its length."""
+    """How far one exchange moves the mean of the models, relative to its length."""
     moved = {}
     for name in (
         "d-psgd",
@@ -184,7 +184,7 @@ def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
 
 
 def resumed(folder: str, names: list[str], overlap: Overlap) -> dict[str, Tensor]:
-    """The model itself comes from the wire's state: ranks differ, so there is one file per rank with its own."""
+    """The model itself comes from the wire's state: ranks differ, so each has a file of its own."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name, overlap)
@@ -197,7 +197,7 @@ def resumed(folder: str, names: list[str], overlap: Overlap) -> dict[str, Tensor
     return out
 
 
-ADMM = ("d-admm", "edge-admm")  # ranks take turns: a state is one between two rounds
+ADMM = ("d-admm", "edge-admm")  # ranks take turns, so that a state is saved between two rounds
 KEPT = [
     *(f"{name}:every=5" if name in ADMM else name for name in MODELS),
     *("choco-sgd:copies=true,every=2", "deepsqueeze:every=2", "d-psgd:every=2"),
@@ -221,7 +221,7 @@ def test_a_run_resumes_bit_for_bit(folder: str, whole: list[dict[str, Tensor]]) 
 
 
 def test_a_run_goes_on_under_another_plan(folder: str, whole: list[dict[str, Tensor]]) -> None:
-    """Other buckets draw other noise; models stay near."""
+    """Other buckets draw other noise, but the models stay close."""
     names = ["choco-sgd", "deepsqueeze", "d-psgd", "dcd-psgd"]
     for before, after in zip(whole, on_ranks(resumed, 4, folder, names, SMALL), strict=True):
         for name in names:
@@ -328,7 +328,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
 
 
 def taking_turns() -> tuple[str, int, float]:
-    """Seven steps of rounds of five: a state in between is refused, and meeting elsewhere ends the round."""
+    """Seven steps in rounds of five: a state in the middle of a round is refused, and meeting elsewhere ends it."""
     model = net()
     optimizer = sgd(model, 0.02)
     with tw.attach(model, optimizer, methods.d_admm(every=5), min_size=0) as wire:

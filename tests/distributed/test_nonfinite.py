@@ -112,7 +112,7 @@ def test_a_grad_scaler_skips_the_step_on_every_rank(hook: bool) -> None:
 
 
 def without_scaler(name: str, kind: str) -> dict[str, Any]:
-    """Rank 1 has a NaN in step 2; nobody but thinwire looks. Adam's moments and weight decay must not move either."""
+    """Rank 1 has a NaN in step 2, and only thinwire looks. Adam's moments and weight decay must not act either."""
     model: Any = net()
     if kind == "ddp_hook":
         model = torch.nn.parallel.DistributedDataParallel(model)
@@ -163,7 +163,7 @@ def without_scaler(name: str, kind: str) -> dict[str, Any]:
 def test_the_optimizer_does_not_step(name: str, kind: str) -> None:
     for got in on_ranks(without_scaler, 2, name, kind):
         assert got["still"]
-        assert got["grads"]  # whoever looks at the gradients after the step sees what they were
+        assert got["grads"]  # whoever looks at the gradients after the step sees them as they were
         assert got["skipped"] == 1
         assert got["steps"] == {4}
         assert got["finite"]
@@ -203,7 +203,7 @@ def test_other_policies() -> None:
 
 
 def broken_model() -> str:
-    """The model itself is not finite on one rank: averaging must not spread it without a word."""
+    """The model itself is not finite on one rank: averaging must not spread it silently."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with tw.attach(model, optimizer, tw.methods.local_sgd(every=1), min_size=0):

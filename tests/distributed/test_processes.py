@@ -32,7 +32,7 @@ async def conversation(comm: Comm) -> list[Any]:
     heard.append([x.tolist() for x in await comm.all_to_all([torch.full((to,), 10.0 * r + to) for to in range(n)])])
     known = [torch.full((to + 1,), 10.0 * r + to) for to in range(n)]
     heard.append([x.tolist() for x in await comm.all_to_all(known, sizes=(r + 1,) * n)])
-    most = (2000,) * n  # a message may be shorter than its promise
+    most = (2000,) * n  # a message may be shorter than promised
     some = await comm.all_gather(torch.full((500 * (r + 1),), r, dtype=torch.uint8), sizes=most, exact=False)
     heard.append([x[: 500 * (k + 1)].tolist() for k, x in enumerate(some)])
     known = [torch.full((100 * (to + 1),), r, dtype=torch.uint8) for to in range(n)]

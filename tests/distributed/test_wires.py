@@ -20,7 +20,7 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def twins(ranks: int) -> list[Any]:
-    """Two nets of different shapes under one loss, each with its wire, beside the same with one large batch."""
+    """Two nets of different shapes under one loss, each with its own wire, beside the same with one large batch."""
     models = [net(1), nn.Sequential(nn.Linear(16, 50), nn.ReLU(), nn.Linear(50, 4))]
     alone = [net(1), nn.Sequential(nn.Linear(16, 50), nn.ReLU(), nn.Linear(50, 4))]
     alone[1].load_state_dict(models[1].state_dict())
@@ -49,7 +49,7 @@ def test_two_wires_under_one_loss() -> None:
 
 
 def gan() -> list[bool]:
-    """The generator's backward pass fills the discriminator's gradients, too."""
+    """The generator's backward pass also fills the discriminator's gradients."""
     torch.manual_seed(0)
     make, judge = nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 40), nn.Tanh(), nn.Linear(40, 1))
     makes, judges = sgd(make), sgd(judge)
@@ -135,7 +135,7 @@ def test_one_after_the_other_leaves_nothing_behind() -> None:
 
 
 def forgotten() -> int:
-    """A wire that goes with its model, without detach."""
+    """A wire that is forgotten together with its model, without detach."""
     import gc  # noqa: PLC0415
     import time  # noqa: PLC0415
 
