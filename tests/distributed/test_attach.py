@@ -59,10 +59,10 @@ def fifty_steps(names: list[str]) -> dict[str, tuple[list[int], float]]:
     for name in names:
         model = net()
         method = METHODS.parse(name)
-        adam = name == "onebit-adam"
+        adam = name == "one-bit-adam"
         optimizer = tw.OneBitAdam(model.parameters(), lr=1e-2, freeze=10) if adam else sgd(model, 0.002)
         if adam:
-            method = METHODS.parse("onebit-adam:warmup=10")
+            method = METHODS.parse("one-bit-adam:warmup=10")
         bits = []
         with tw.attach(model, optimizer, method, min_size=0):
             for step in range(50):

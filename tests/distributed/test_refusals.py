@@ -49,9 +49,9 @@ def wrong_arguments() -> list[str]:
         said(lambda: tw.attach(model, opt, tw.methods.qsgd(), exclude="0.weight")),
         said(lambda: tw.attach(model, opt, local)),
         said(lambda: tw.attach(model, opt, late)),
-        said(lambda: tw.attach(model, opt, tw.methods.onebit_adam())),
+        said(lambda: tw.attach(model, opt, tw.methods.one_bit_adam())),
         said(lambda: tw.ddp_hook(tw.methods.qsgd(), model)),  # type: ignore[arg-type]
-        said(lambda: tw.ddp_hook(tw.methods.onebit_adam(), DistributedDataParallel(model))),
+        said(lambda: tw.ddp_hook(tw.methods.one_bit_adam(), DistributedDataParallel(model))),
     ]
 
 

@@ -15,7 +15,7 @@ from thinwire.exchange import Mix
 from thinwire.exchange.eta import STEP, chosen_eta, left_out
 from thinwire.memory import Difference
 from thinwire.methods import choco_sgd, deepsqueeze
-from thinwire.methods.parts import contraction
+from thinwire.methods._parts import contraction
 from thinwire.topology import Complete, Exponential, Ring, Topology, Torus, gap, largest_pull
 
 CONTRACTIONS: list[Compressor] = [

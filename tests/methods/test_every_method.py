@@ -48,7 +48,7 @@ VARIANTS = [
     "laq:bits=3,patience=20",
     "marina:ratio=0.25,p=0.5",
     "oktopk:exact_every=1",
-    "onebit-adam:warmup=1000",
+    "one-bit-adam:warmup=1000",
     "powersgd:rank=1,iterations=2",
     "qsgd-elias:form=sparse",
     "qsgd-elias:form=sparse,levels=1,code=delta,block=none,exchange=scatter-gather",
@@ -81,7 +81,7 @@ def layout(n: int) -> Layout:
 def test_all_are_registered() -> None:
     assert {
         *("sgd", "fp16", "bf16", "qsgd", "ecq-sgd", "one-bit-sgd", "terngrad", "signsgd", "majority-vote", "signum"),
-        *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "onebit-adam"),
+        *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "one-bit-adam"),
         *("topk", "randomk", "dgc", "gtopk", "oktopk", "sbc", "strom", "wangni", "sketched-sgd"),
         *("d-psgd", "choco-sgd", "deepsqueeze", "dcd-psgd", "ecd-psgd"),
     } <= set(NAMES)

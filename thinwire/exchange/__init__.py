@@ -45,3 +45,8 @@ __all__ = [
     "SharedScale",
     "Sketched",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

@@ -28,7 +28,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.mix import Mix
 from thinwire.memory.difference import Difference
-from thinwire.methods.parts import contraction
+from thinwire.methods._parts import contraction
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology

@@ -20,7 +20,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.dcd import Dcd
-from thinwire.methods.parts import made
+from thinwire.methods._parts import made
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
