@@ -34,6 +34,11 @@ from thinwire.topology.base import Topology
 def ad_psgd(topology: str | Topology = "ring", compressor: str | Compressor = "identity") -> Method:
     """Average with one neighbour at a time, without waiting.
 
+        topology     the graph, which must have two sides: an id such as "hypercube", or a Topology of
+                     thinwire.topology
+        compressor   what a model goes through: an id such as "qsgd:bits=8", or a Compressor of thinwire.compressors;
+                     "identity" is float32
+
     >>> ad_psgd(topology="hypercube").id
     'ad-psgd:topology=hypercube'
     """

@@ -30,6 +30,10 @@ from thinwire.topology.base import Topology
 def ecd_psgd(compressor: str | Compressor = "qsgd:bits=8", topology: str | Topology = "ring") -> Method:
     """Compressed extrapolations over neighbours.
 
+        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors; unbiased
+        topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; fixed and
+                     symmetric
+
     >>> ecd_psgd().id
     'ecd-psgd'
     """

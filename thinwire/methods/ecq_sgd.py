@@ -40,6 +40,16 @@ def ecq_sgd(
 ) -> Method:
     """Error-compensated QSGD with `levels` non-zero magnitudes.
 
+        levels     s, the non-zero magnitudes of the quantiser Q_s
+        alpha      weight of the residual h in what is quantised
+        beta       what a step leaves of the old residual
+        norm       what scales a block: "max", its largest magnitude, or "l2", its length
+        block      B, elements that share a scale; None: all of a message
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+        code       how levels are written: "bits", fields of equal width; "rans", their entropy and under 1% more;
+                   "huffman", whole bits and runs of zeros
+
     >>> ecq_sgd(alpha=0.3).id
     'ecq-sgd:alpha=0.3'
     """

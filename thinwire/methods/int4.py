@@ -26,6 +26,9 @@ from thinwire.exchange.scatter_gather import ScatterGather
 def int4(block: int | None = 128, rounding: Literal["nearest", "stochastic"] = "nearest") -> Method:
     """Integers of 4 bits in blocks of `block` elements.
 
+        block      B, elements that share a scale; None: all of a message
+        rounding   "nearest", or "stochastic": at random, unbiased
+
     >>> int4(rounding="stochastic").id
     'int4:rounding=stochastic'
     """

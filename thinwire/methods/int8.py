@@ -26,6 +26,9 @@ from thinwire.exchange.scatter_gather import ScatterGather
 def int8(block: int | None = 256, rounding: Literal["nearest", "stochastic"] = "nearest") -> Method:
     """Integers of 8 bits in blocks of `block` elements.
 
+        block      B, elements that share a scale; None: all of a message
+        rounding   "nearest", or "stochastic": at random, unbiased
+
     >>> int8(block=4096).id
     'int8:block=4096'
     """

@@ -33,6 +33,8 @@ from thinwire.sync.signals import Momentum
 def one_bit_adam(warmup: int = 100) -> Method:
     """The momentum in one bit an element after `warmup` uncompressed steps.
 
+        warmup   uncompressed steps of plain Adam before the variance freezes
+
     >>> one_bit_adam(warmup=1000).id
     'one-bit-adam:warmup=1000'
     """

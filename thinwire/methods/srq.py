@@ -28,6 +28,11 @@ from thinwire.exchange.named import Named, through
 def srq(k: int = 16, block: int = 4096, exchange: Named = "all-gather") -> Method:
     """`k` levels on the range of rotated blocks of `block` elements.
 
+        k          levels on the range of a block
+        block      B, elements that are rotated together, a power of two
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+
     >>> srq(k=2).id
     'srq:k=2'
     """

@@ -29,6 +29,8 @@ from thinwire.exchange.all_gather import AllGather
 def suresh_vlc(block: int = 4096) -> Method:
     """Multiples of sqrt(2 / B) of the length of blocks of B = `block` elements, entropy coded.
 
+        block   B, elements that share a length |g|, 2 to 32768
+
     >>> suresh_vlc(block=1024).exchange.channel.compressor
     Qsgd(bits=None, levels=23, norm='l2', symmetric=True, block=1024)
     """
