@@ -1,12 +1,10 @@
-"""The shape of the repository: file sizes, public names, no work at import."""
+"""The shape of the repository: file sizes, no work at import."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-
-import thinwire
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,12 +15,6 @@ def test_no_source_file_is_over_400_lines() -> None:
     assert len(sources) > 50
     for path in sources:
         assert len(path.read_text().splitlines()) <= 400, path
-
-
-def test_public_names_exist() -> None:
-    for name in thinwire.__all__:
-        assert getattr(thinwire, name) is not None
-    assert len(thinwire.__all__) <= 36
 
 
 def test_import_does_not_load_the_extension_or_start_threads() -> None:

@@ -7,13 +7,15 @@ import torch
 from battery import LAYOUT, vector
 from lockstep import World
 
-from thinwire import AllGather, Channel, ErrorFeedback, Key, Layout, ScatterGather, methods
+from thinwire import Channel, Key, Layout, methods
 from thinwire.codecs import Codec, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
 from thinwire.compressors import Identity, IntBlock, KLevel, LaqGrid, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.core.coded import Coded, SymbolCompressor
 from thinwire.core.compressor import encode_with_feedback
 from thinwire.core.exchange import Exchange
+from thinwire.exchange import AllGather, ScatterGather
 from thinwire.exchange.hierarchical import Hierarchical
+from thinwire.memory import ErrorFeedback
 
 CODECS: list[Codec] = [Rans(), Huffman(), EliasDense(), EliasSparse("gamma"), GolombRuns(rice=True)]
 COMPRESSORS: list[SymbolCompressor] = [

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, AllGather, AllReduce, Channel, Method, Overlap, ScatterGather, Sync
+from thinwire import Channel, Method, Overlap, Sync
 from thinwire.compressors import Identity, Qsgd
+from thinwire.core.method import METHODS
+from thinwire.exchange import AllGather, AllReduce, ScatterGather
 
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=1024 / 2**20)  # several buckets of several chunks in a tiny net
 IDENTITY = [

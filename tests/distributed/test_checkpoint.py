@@ -15,7 +15,8 @@ from torch.distributed import checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, Comm, Layout, Method, Overlap
+from thinwire import Comm, Layout, Method, Overlap
+from thinwire.core.method import METHODS
 from thinwire.engine.checkpoint import read
 from thinwire.sync import Grad
 

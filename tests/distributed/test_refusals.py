@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import AllGather, Channel, Method, Sync
+from thinwire import Channel, Method, Sync
 from thinwire.compressors import Identity
+from thinwire.exchange import AllGather
 from thinwire.sync import Update
 
 
@@ -131,7 +132,7 @@ def dies(method: str, how: str) -> tuple[str, float]:
     model = net()
     opt = optimizer_of(model)
     rank = dist.get_rank()
-    with tw.attach(model, opt, tw.METHODS.parse(method), min_size=0, timeout=15.0 if how == "killed" else 4.0):
+    with tw.attach(model, opt, tw.method(method), min_size=0, timeout=15.0 if how == "killed" else 4.0):
         train(model, opt, range(3))
         start = time.monotonic()
         if rank == 2:

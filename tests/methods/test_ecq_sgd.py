@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import Channel, ErrorFeedback, Key, Layout, encode_with_feedback, methods
+from thinwire import Channel, Key, Layout, methods
 from thinwire.compressors import Qsgd
+from thinwire.core.compressor import encode_with_feedback
+from thinwire.memory import ErrorFeedback
 
 RANKS, BATCH, SAMPLES = 4, 64, 10_000
 Feedback = tuple[float, float]  # alpha and beta

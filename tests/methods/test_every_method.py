@@ -14,8 +14,9 @@ from battery import vector
 from lockstep import World
 
 import thinwire
-from thinwire import METHODS, Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
+from thinwire import Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
 from thinwire.core.config import from_json
+from thinwire.core.method import METHODS
 from thinwire.sync import Param
 
 NAMES = list(METHODS)

@@ -74,7 +74,7 @@ class Job:
                 "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
             )
         for text in self.methods:
-            tw.METHODS.parse(text)
+            tw.method(text)
         slowest = 2 * (hosts - 1) / hosts * 32 * self.params / bits_per_second(self.rate)
         if slowest > PATIENCE:
             fits = int(self.params * PATIENCE / slowest)
@@ -117,7 +117,7 @@ def _rival(net: nn.Module, x: Tensor, *, wrap: Callable[[nn.Module], nn.Module])
 
 @contextmanager
 def _attached(net: nn.Module, x: Tensor, *, text: str) -> Iterator[_Contestant]:
-    method = tw.METHODS.parse(text)
+    method = tw.method(text)
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
         yield _Contestant(stepper(net, x, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)

@@ -38,7 +38,7 @@ class Job:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        tw.METHODS.parse(self.method)
+        tw.method(self.method)
         tasks.get(self.task)
         if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
@@ -77,7 +77,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     epochs = job.epochs or task.epochs
     per_epoch = len(data.train_x) // (task.batch * world)
     steps = epochs * per_epoch
-    method, step = tw.METHODS.parse(job.method), step_of(task, job.method)
+    method, step = tw.method(job.method), step_of(task, job.method)
     torch.manual_seed(job.seed)
     model = task.model()
     optimizer = optimizer_of(method, step, model.parameters())
