@@ -91,7 +91,7 @@ def test_the_headline() -> None:
     n = 1 << 17
     sent = {}
     for code in ("bits", "huffman", "rans"):
-        world = World(methods.ecq_sgd(code=code).exchange, Layout.flat(n), n=2)
+        world = World(methods.ecq_sgd(exchange="all-gather", code=code).exchange, Layout.flat(n), n=2)
         for step in range(3):
             world.step([vector(n, seed=2 * step + r) for r in range(2)])
         sent[code] = 8 * world.nbytes / 3 / n

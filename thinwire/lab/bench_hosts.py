@@ -44,10 +44,7 @@ from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
 from thinwire.lab.step_sizes import optimizer_of
 
-METHODS = (
-    *("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd:exchange=scatter-gather,code=rans"),
-    *("ef-signsgd", "powersgd:rank=4"),
-)
+METHODS = (*("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4"),)
 PARAMS = 24 << 20
 BATCH = 1  # hosts that share cores compute more slowly than hosts would, so they compute little
 FREE = "100gbit"  # more than this machine can send

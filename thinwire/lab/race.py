@@ -43,7 +43,7 @@ from thinwire.lab.tasks import Data
 
 METHODS = (
     "qsgd:bits=4",
-    "ecq-sgd:exchange=scatter-gather,code=rans",
+    "ecq-sgd",
     "ef-signsgd:block=64",
     "dgc:ratio=0.01",
     "deepsqueeze",
