@@ -1,7 +1,7 @@
 """ECQ-SGD: QSGD of the gradient plus a decaying sum of all past quantisation errors.
 
-Sends one quantised and entropy-coded payload to the owners of shards, and as much back, every step. Keeps a residual h
-on every rank, and one of the mean, h', on the owner of each shard.
+Sends one quantised and entropy-coded payload to the owners of shards, and as much back, every step. Keeps a residual
+h on every rank, and one of the mean, h', on the owner of each shard.
 
     g~ = Q_s(g + alpha h),    h = beta h + (g - g~)                         on every rank
     x = x - lr g^,   g^ = Q_s(m + alpha h'),    h' = beta h' + (m - g^)     m = (1/n) sum_i g~_i, on the owner
