@@ -24,7 +24,7 @@ def step_ms(attached: bool) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     one_each = tw.Overlap(bucket_mb=4 * WIDTH**2 / 2**20)
     if attached:
-        wire = tw.attach(model, optimizer, tw.Method(tw.AllReduce(), overlap=one_each), min_size=0)
+        wire = tw.attach(model, optimizer, tw.Method(tw.exchange.AllReduce(), overlap=one_each), min_size=0)
         assert len(wire.plan().parcels) == BUCKETS
     x, times = torch.randn(4, WIDTH), []
     for _ in range(STEPS):

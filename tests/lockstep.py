@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from thinwire import Context, Key, Layout, State
+from thinwire import Context, Key, Layout
 from thinwire.comm import Comm, run
 from thinwire.core.clock import Clock
 from thinwire.core.exchange import Exchange
+from thinwire.core.types import State
 from thinwire.kernels.length import square_length
 
 

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from battery import vector
 from torch import Tensor, nn
 
-from thinwire import METHODS, Comm, Context, Key, Layout
+from thinwire import Comm, Context, Key, Layout
+from thinwire.core.method import METHODS
 from thinwire.exchange import Gossip
 from thinwire.exchange.proximal import Proximal
 from thinwire.sync import Param, Sync

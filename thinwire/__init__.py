@@ -1,58 +1,59 @@
-"""thinwire: train PyTorch models across slow networks, with fewer bits on the wire."""
+"""thinwire: train PyTorch models across slow networks, with fewer bits on the wire.
 
-from thinwire import compressors, kernels, methods, topology
-from thinwire.codecs import BitPack, Codec
+`attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
+The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology` and
+`sync`.
+"""
+
+from thinwire import codecs, compressors, exchange, kernels, memory, methods, sync, topology
 from thinwire.comm import Comm, run
-from thinwire.compressors import get as compressor
+from thinwire.core.by_id import method
 from thinwire.core.channel import Channel
-from thinwire.core.compressor import Compressor, encode_with_feedback
+from thinwire.core.compressor import Compressor
 from thinwire.core.config import from_json
 from thinwire.core.errors import DeadlockError, PayloadError, PeerError
-from thinwire.core.method import METHODS, Method, Overlap
+from thinwire.core.method import Method, Overlap
 from thinwire.core.payload import Payload
-from thinwire.core.types import Context, Key, Layout, State
+from thinwire.core.types import Context, Key, Layout
 from thinwire.engine import Wire, attach, ddp_hook
-from thinwire.exchange import AllGather, AllReduce, Exchange, ScatterGather
-from thinwire.memory import ErrorFeedback, Memory, NoMemory
+from thinwire.engine.checkpoint import read as read_checkpoint
 from thinwire.optim import OneBitAdam
 from thinwire.sync import Sync
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS",
-    "AllGather",
-    "AllReduce",
-    "BitPack",
     "Channel",
-    "Codec",
     "Comm",
     "Compressor",
     "Context",
     "DeadlockError",
-    "ErrorFeedback",
-    "Exchange",
     "Key",
     "Layout",
-    "Memory",
     "Method",
-    "NoMemory",
     "OneBitAdam",
     "Overlap",
     "Payload",
     "PayloadError",
     "PeerError",
-    "ScatterGather",
-    "State",
     "Sync",
     "Wire",
     "attach",
-    "compressor",
+    "codecs",
     "compressors",
     "ddp_hook",
-    "encode_with_feedback",
+    "exchange",
     "from_json",
     "kernels",
+    "memory",
+    "method",
     "methods",
+    "read_checkpoint",
     "run",
+    "sync",
     "topology",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public: folders that work behind it are not shown."""
+    return [*__all__, "__version__"]

@@ -9,7 +9,7 @@ With gradient g at step t = 1, 2, ..., and f = `freeze`:
     x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^min(t, f))) + eps)
 
 For the first f steps this is torch.optim.AdamW. After them v is a fixed scaling of each element, so that the step is
-linear in m, and m can be compressed with error feedback. Use it with methods.onebit_adam(warmup=f): f must be the
+linear in m, and m can be compressed with error feedback. Use it with methods.one_bit_adam(warmup=f): f must be the
 method's warm-up, since v must only ever see gradients that were not compressed.
 
 State names are those of torch.optim.Adam: step, exp_avg (m), exp_avg_sq (v).

@@ -47,7 +47,7 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["qsgd"]["year"] == 2017
     assert by_name["qsgd"]["arxiv"] == "1610.02132"
     assert by_name["ecq-sgd"]["paper"].startswith("Error compensated quantized SGD")
-    assert (by_name["ecq-sgd"]["exchange"], by_name["ecq-sgd"]["memory"]) == ("all-gather", "ef")
+    assert (by_name["ecq-sgd"]["exchange"], by_name["ecq-sgd"]["memory"]) == ("scatter-gather", "ef")
     assert by_name["ecq-sgd"]["signal"] == "grad"
     assert by_name["ef-signsgd"]["contraction"]
     assert by_name["sgd"]["bits_per_element"] == 32

@@ -14,30 +14,33 @@ from interrupt import ctrl_c
 
 from thinwire.cli.app import main
 
+TRIED = ["sgd", "qsgd:bits=4", "ef-signsgd", "local-sgd:every=4"]
 SHORT = ["--epochs", "1", "--workers", "2"]
 
 
 def test_demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = ["--out", str(tmp_path / "new" / "demo.html"), "--save", str(tmp_path / "rows.csv")]
-    assert main(["demo", *SHORT, "--methods", "sgd", "qsgd:bits=4", "ef-signsgd", "--json", *files]) == 0
+    assert main(["demo", *SHORT, "--methods", *TRIED, "--json", *files]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)["rows"]
-    assert [row["method"] for row in rows] == ["sgd", "qsgd:bits=4", "ef-signsgd"]
+    assert [row["method"] for row in rows] == TRIED
     for row in rows:
         assert 0.2 < row["accuracy"] <= 1
         assert row["seconds"] > 0
         assert row["steps"] == 44
         assert row["replicas_equal"]
-    sgd, qsgd, sign = rows
+    sgd, qsgd, sign, local = rows
     assert sgd["ratio"] == pytest.approx(1, rel=1e-3)
     assert 7 < qsgd["ratio"] < 8
     assert 20 < sign["ratio"] < 32
+    assert local["ratio"] == pytest.approx(4, rel=1e-2)
+    assert local["bits_per_element"] == pytest.approx(32 / 4, rel=1e-2)
     assert sgd["bytes_sent"] / qsgd["bytes_sent"] == pytest.approx(qsgd["ratio"], rel=1e-2)
     assert "loss" in err
     with (tmp_path / "rows.csv").open() as file:
         assert [row["method"] for row in csv.DictReader(file)] == [row["method"] for row in rows]
     page = (tmp_path / "new" / "demo.html").read_text()
-    assert "--methods sgd qsgd:bits=4 ef-signsgd" in page
+    assert f"--methods {' '.join(TRIED)}" in page
     assert page.count("<svg") == 3
 
 

@@ -7,13 +7,15 @@ import torch
 from battery import LAYOUT, vector
 from lockstep import World
 
-from thinwire import AllGather, Channel, ErrorFeedback, Key, Layout, ScatterGather, methods
+from thinwire import Channel, Key, Layout, methods
 from thinwire.codecs import Codec, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
 from thinwire.compressors import Identity, IntBlock, KLevel, LaqGrid, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.core.coded import Coded, SymbolCompressor
 from thinwire.core.compressor import encode_with_feedback
 from thinwire.core.exchange import Exchange
+from thinwire.exchange import AllGather, ScatterGather
 from thinwire.exchange.hierarchical import Hierarchical
+from thinwire.memory import ErrorFeedback
 
 CODECS: list[Codec] = [Rans(), Huffman(), EliasDense(), EliasSparse("gamma"), GolombRuns(rice=True)]
 COMPRESSORS: list[SymbolCompressor] = [
@@ -89,7 +91,7 @@ def test_the_headline() -> None:
     n = 1 << 17
     sent = {}
     for code in ("bits", "huffman", "rans"):
-        world = World(methods.ecq_sgd(code=code).exchange, Layout.flat(n), n=2)
+        world = World(methods.ecq_sgd(exchange="all-gather", code=code).exchange, Layout.flat(n), n=2)
         for step in range(3):
             world.step([vector(n, seed=2 * step + r) for r in range(2)])
         sent[code] = 8 * world.nbytes / 3 / n

@@ -10,7 +10,8 @@ import torch
 from sheet import decoded, gauss, nmse
 from torch import Tensor
 
-from thinwire import BitPack, Key, Layout, encode_with_feedback
+from thinwire import Key, Layout
+from thinwire.codecs import BitPack
 from thinwire.comm import Comm, run
 from thinwire.compressors import (
     IntBlock,
@@ -25,6 +26,7 @@ from thinwire.compressors import (
     Sign,
     TernGrad,
 )
+from thinwire.core.compressor import encode_with_feedback
 
 # 1-bit SGD
 

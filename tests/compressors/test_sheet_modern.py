@@ -7,11 +7,11 @@ import torch
 from battery import LAYOUT, vector
 from sheet import decoded, gauss, nmse
 
-from thinwire import Key, Layout, Payload, PayloadError, encode_with_feedback, kernels
+from thinwire import Key, Layout, Payload, PayloadError, kernels
 from thinwire.codecs.wide import pack_wide, unpack_wide
 from thinwire.compressors import Blockwise8, DctTopK, IntBlock, Quantile8, SparseLoco, Uniform8
 from thinwire.compressors.dct_topk import grids
-from thinwire.core.compressor import scheme
+from thinwire.core.compressor import encode_with_feedback, scheme
 from thinwire.kernels.dct import basis, dct, idct
 
 SQUARE = Layout(("w",), ((256, 512),))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from thinwire import ErrorFeedback, Key, Layout, Overlap, Sync, compressor, encode_with_feedback
+from thinwire import Key, Layout, Overlap, Sync
 from thinwire.compressors import (
     Cast,
     IntBlock,
@@ -20,6 +20,9 @@ from thinwire.compressors import (
     ScaledSign,
     TernGrad,
 )
+from thinwire.compressors import get as compressor
+from thinwire.core.compressor import encode_with_feedback
+from thinwire.memory import ErrorFeedback
 from thinwire.sync import Delta
 
 

@@ -12,19 +12,9 @@ import torch
 from torch import Tensor
 
 import thinwire
-from thinwire import (
-    AllGather,
-    AllReduce,
-    BitPack,
-    Channel,
-    Codec,
-    ErrorFeedback,
-    Method,
-    Overlap,
-    Sync,
-    methods,
-)
+from thinwire import Channel, Method, Overlap, Sync, codecs, exchange, memory, methods, sync
 from thinwire import compressors as axis
+from thinwire.codecs import BitPack, Codec
 from thinwire.comm import Comm, run
 from thinwire.compressors import Cast, Identity, Natural, OneBit, Qsgd, ScaledSign, Sign, TernGrad
 from thinwire.core import registry
@@ -35,7 +25,9 @@ from thinwire.core.errors import PayloadError
 from thinwire.core.method import METHODS
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
-from thinwire.sync import Delta, Grad, Momentum, Param, Update
+from thinwire.exchange import AllGather, AllReduce
+from thinwire.memory import ErrorFeedback
+from thinwire.sync import Delta, Momentum, Param, Update
 from thinwire.topology import Torus
 
 EVERY = [
@@ -55,8 +47,8 @@ EVERY = [
 
 @pytest.mark.parametrize("m", EVERY, ids=lambda m: m.id)
 def test_methods_are_values(m: Method) -> None:
-    signals = {"Delta": Delta, "Grad": Grad, "Momentum": Momentum, "Param": Param, "Update": Update}
-    names = {**vars(axis), **vars(thinwire), **signals}
+    axes = (axis, codecs, exchange, memory, sync, thinwire)
+    names = {name: value for module in axes for name, value in vars(module).items()}
     assert eval(repr(m), names) == m
     assert from_json(m.to_json()) == m
     assert hash(m) == hash(from_json(m.to_json()))

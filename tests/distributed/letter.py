@@ -22,7 +22,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-wire = tw.attach(model, optimizer, tw.method(method) if hasattr(tw, "method") else tw.METHODS.parse(method))
+wire = tw.attach(model, optimizer, tw.method(method))
 for _ in range(3):
     optimizer.zero_grad()
     model(torch.randn(8, 64)).square().mean().backward()

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from ranks import endings, lent, on_ranks
 from torch import Tensor
 
-from thinwire import Channel, Layout, compressor
+from thinwire import Channel, Layout
+from thinwire.compressors import get as compressor
 from thinwire.engine.async_pairs import AsyncPairs, edge_drivers, edges_of
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs

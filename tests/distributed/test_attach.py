@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, AllGather, AllReduce, Channel, Method, Overlap, ScatterGather, Sync
+from thinwire import Channel, Method, Overlap, Sync
 from thinwire.compressors import Identity, Qsgd
+from thinwire.core.method import METHODS
+from thinwire.exchange import AllGather, AllReduce, ScatterGather
 
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=1024 / 2**20)  # several buckets of several chunks in a tiny net
 IDENTITY = [
@@ -59,10 +61,10 @@ def fifty_steps(names: list[str]) -> dict[str, tuple[list[int], float]]:
     for name in names:
         model = net()
         method = METHODS.parse(name)
-        adam = name == "onebit-adam"
+        adam = name == "one-bit-adam"
         optimizer = tw.OneBitAdam(model.parameters(), lr=1e-2, freeze=10) if adam else sgd(model, 0.002)
         if adam:
-            method = METHODS.parse("onebit-adam:warmup=10")
+            method = METHODS.parse("one-bit-adam:warmup=10")
         bits = []
         with tw.attach(model, optimizer, method, min_size=0):
             for step in range(50):
@@ -291,7 +293,7 @@ def warm_and_switched() -> dict[str, Any]:
         train(model, optimizer, range(3, 4))
         first = wire.stats()
         before = wire.state_dict()[f"rank{dist.get_rank()}"]["tensors"]
-        wire.switch(tw.methods.ef_signsgd(exchange="all-gather"))
+        wire.switch(tw.methods.ef_signsgd())
         after = wire.state_dict()[f"rank{dist.get_rank()}"]["tensors"]
         kept = before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
         train(model, optimizer, range(4, 8))

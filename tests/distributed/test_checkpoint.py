@@ -15,7 +15,8 @@ from torch.distributed import checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, Comm, Layout, Method, Overlap
+from thinwire import Comm, Layout, Method, Overlap
+from thinwire.core.method import METHODS
 from thinwire.engine.checkpoint import read
 from thinwire.sync import Grad
 
@@ -180,7 +181,7 @@ def refused(folder: str) -> list[str]:
 
 def test_another_method_is_refused_and_the_field_is_named(folder: str, whole: list[dict[str, Tensor]]) -> None:
     for method, rank, nothing, model, word in on_ranks(refused, 2, folder):
-        assert "another method: method.exchange.channel.memory.alpha was 0.2 and is 0.3" in method
+        assert "another method: method.exchange.up.memory.alpha was 0.2 and is 0.3" in method
         assert "load this rank's own file" in rank
         assert "not a state of thinwire" in nothing
         assert "saved from another model: 0.bias has shape [24] here and [3] there" in model

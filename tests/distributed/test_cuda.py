@@ -13,8 +13,8 @@ from ranks import on_ranks
 from torch import Tensor
 
 import thinwire as tw
-from thinwire import METHODS
 from thinwire.comm.processes import Processes
+from thinwire.core.method import METHODS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 

@@ -67,7 +67,7 @@ def loaded() -> tuple[list[str], list[bool]]:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     told, untouched = [], []
-    method = tw.METHODS.parse("ecq-sgd:exchange=scatter-gather")
+    method = tw.method("ecq-sgd:exchange=scatter-gather")
     with tw.attach(model, optimizer, method, min_size=0) as wire:
         train(model, optimizer, range(3))
         good = wire.state_dict()

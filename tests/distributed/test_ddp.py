@@ -19,7 +19,7 @@ METHODS = ["qsgd", "ecq-sgd", "ef-signsgd", "powersgd"]
 
 
 def method(name: str) -> tw.Method:
-    return tw.METHODS.parse(name)
+    return tw.method(name)
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
@@ -114,7 +114,7 @@ def test_a_hook_equals_attach_and_resumes_bit_for_bit(tmp_path: Any) -> None:
 
 def refusals() -> list[str]:
     ddp = DistributedDataParallel(net())
-    late = tw.Method(tw.AllReduce(), tw.Sync(staleness=1))
+    late = tw.Method(tw.exchange.AllReduce(), tw.Sync(staleness=1))
     double = DistributedDataParallel(net().double())
     wire, _ = tw.ddp_hook(tw.methods.qsgd(), ddp)
     told = [

@@ -17,7 +17,7 @@ from nets import batch, flat, loss, net, said, train
 from ranks import endings
 
 import thinwire as tw
-from thinwire import METHODS
+from thinwire.core.method import METHODS
 from thinwire.lab.launch import Outcome
 
 pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy

@@ -13,7 +13,8 @@ from ranks import on_ranks
 from torch import Tensor, nn
 
 import thinwire as tw
-from thinwire import METHODS, Method, Overlap, methods
+from thinwire import Method, Overlap, methods
+from thinwire.core.method import METHODS
 from thinwire.sync import Grad, Param, Sync
 from thinwire.topology import from_edges
 

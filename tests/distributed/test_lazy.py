@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import METHODS, Method, Overlap
+from thinwire import Method, Overlap
+from thinwire.core.method import METHODS
 
 NAMES = ["lag", "laq", "slaq:slack=1e-06"]
 

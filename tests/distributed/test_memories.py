@@ -10,16 +10,18 @@ from ranks import lent, on_ranks
 from torch import Tensor
 
 import thinwire as tw
-from thinwire import METHODS, Channel, Method, Overlap, ScatterGather
+from thinwire import Channel, Method, Overlap
 from thinwire.comm import Comm, run
 from thinwire.compressors import Qsgd
+from thinwire.core.method import METHODS
 from thinwire.core.types import Context, Key, Layout
 from thinwire.engine.groups import Wanted
-from thinwire.exchange import Hierarchical
+from thinwire.exchange import Hierarchical, ScatterGather
+from thinwire.memory import ErrorFeedback
 
 RATES = [0.05, 0.05, 0.02, 0.1, 0.03, 0.03]
 HIERARCHY = Method(
-    Hierarchical(ScatterGather(Channel(Qsgd(bits=4), tw.ErrorFeedback())), local=2),
+    Hierarchical(ScatterGather(Channel(Qsgd(bits=4), ErrorFeedback())), local=2),
     overlap=Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20),
 )
 

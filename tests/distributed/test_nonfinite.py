@@ -11,7 +11,7 @@ from nets import batch, equal_everywhere, flat, loss, net
 from ranks import on_ranks
 
 import thinwire as tw
-from thinwire import METHODS
+from thinwire.core.method import METHODS
 
 WITH_MEMORY = ["ecq-sgd", "ef-signsgd", "one-bit-sgd", "diana", "ef21", "signum"]
 METHODS_TRIED = ["sgd", "qsgd", "terngrad", "majority-vote", *WITH_MEMORY]

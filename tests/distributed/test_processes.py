@@ -12,9 +12,9 @@ from nets import SUMMED_BY_THE_BACKEND, exchange_twice
 from ranks import on_ranks
 from torch import Tensor
 
-from thinwire import METHODS
 from thinwire.comm import Comm, run
 from thinwire.comm.processes import Processes
+from thinwire.core.method import METHODS
 
 HALVES = ((0, 1), (2, 3))
 

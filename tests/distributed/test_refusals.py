@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import AllGather, Channel, Method, Sync
+from thinwire import Channel, Method, Sync
 from thinwire.compressors import Identity
+from thinwire.exchange import AllGather
 from thinwire.sync import Update
 
 
@@ -49,9 +50,9 @@ def wrong_arguments() -> list[str]:
         said(lambda: tw.attach(model, opt, tw.methods.qsgd(), exclude="0.weight")),
         said(lambda: tw.attach(model, opt, local)),
         said(lambda: tw.attach(model, opt, late)),
-        said(lambda: tw.attach(model, opt, tw.methods.onebit_adam())),
+        said(lambda: tw.attach(model, opt, tw.methods.one_bit_adam())),
         said(lambda: tw.ddp_hook(tw.methods.qsgd(), model)),  # type: ignore[arg-type]
-        said(lambda: tw.ddp_hook(tw.methods.onebit_adam(), DistributedDataParallel(model))),
+        said(lambda: tw.ddp_hook(tw.methods.one_bit_adam(), DistributedDataParallel(model))),
     ]
 
 
@@ -131,7 +132,7 @@ def dies(method: str, how: str) -> tuple[str, float]:
     model = net()
     opt = optimizer_of(model)
     rank = dist.get_rank()
-    with tw.attach(model, opt, tw.METHODS.parse(method), min_size=0, timeout=15.0 if how == "killed" else 4.0):
+    with tw.attach(model, opt, tw.method(method), min_size=0, timeout=15.0 if how == "killed" else 4.0):
         train(model, opt, range(3))
         start = time.monotonic()
         if rank == 2:

@@ -46,4 +46,4 @@ def test_chunks_cover_a_bucket_at_tiles(numel: int, size: float) -> None:
 
 @pytest.mark.parametrize(("method", "size"), [("qsgd", MIN_SIZE), ("ef-signsgd", MIN_SIZE), ("majority-vote", 0)])
 def test_votes_carry_every_tensor(method: str, size: int) -> None:
-    assert smallest(tw.METHODS.parse(method)) == size
+    assert smallest(tw.method(method)) == size

@@ -10,13 +10,15 @@ import torch
 from rendezvous import meet
 from torch import Tensor
 
-from thinwire import METHODS, Channel, Context, ErrorFeedback, Key, Layout
+from thinwire import Channel, Context, Key, Layout
 from thinwire.codecs import Rans
 from thinwire.comm import Comm, run
 from thinwire.compressors import Cast, Qsgd
 from thinwire.core.config import from_json
 from thinwire.core.errors import DeadlockError
+from thinwire.core.method import METHODS
 from thinwire.exchange.admm import Admm, sides
+from thinwire.memory import ErrorFeedback
 from thinwire.topology import Complete, Edges, ErdosRenyi, OnePeer, Ring, Star, Topology, Torus, colouring
 
 HOUSE = Edges("0-1 1-2 2-3 3-0 2-4 3-4")  # five ranks, a triangle on a square: three colours

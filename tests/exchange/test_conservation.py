@@ -10,9 +10,11 @@ from battery import vector
 from lockstep import World
 from torch import Tensor
 
-from thinwire import AllGather, Channel, ErrorFeedback, Layout, ScatterGather
+from thinwire import Channel, Layout
 from thinwire.compressors import OneBit, Qsgd, ScaledSign
 from thinwire.core.compressor import Compressor
+from thinwire.exchange import AllGather, ScatterGather
+from thinwire.memory import ErrorFeedback
 
 LAYOUT = Layout(("w", "b", "v"), ((40, 50), (33,), (300,)))
 COMPRESSORS: list[Compressor] = [ScaledSign(), OneBit(), Qsgd(bits=4)]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from swarms import apart, normal
 
-from thinwire import Channel, ErrorFeedback, Memory
+from thinwire import Channel
 from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, ScaledSign, Shrunk, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.exchange import Mix
 from thinwire.exchange.eta import STEP, chosen_eta, left_out
-from thinwire.memory import Difference
+from thinwire.memory import Difference, ErrorFeedback, Memory
 from thinwire.methods import choco_sgd, deepsqueeze
-from thinwire.methods.parts import contraction
+from thinwire.methods._parts import contraction
 from thinwire.topology import Complete, Exponential, Ring, Topology, Torus, gap, largest_pull
 
 CONTRACTIONS: list[Compressor] = [

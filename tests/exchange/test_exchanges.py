@@ -10,12 +10,14 @@ import torch
 from battery import INSTANCES, LAYOUT, vector
 from torch import Tensor
 
-from thinwire import AllGather, AllReduce, Channel, ErrorFeedback, Key, Memory, PayloadError, methods
+from thinwire import Channel, Key, PayloadError, methods
 from thinwire.comm import Comm, run
 from thinwire.compressors import Identity
 from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.types import Context, Layout, State
+from thinwire.exchange import AllGather, AllReduce
+from thinwire.memory import ErrorFeedback, Memory
 
 N = 4
 

@@ -15,11 +15,11 @@ import torch
 from swarms import normal, together
 from torch import Tensor
 
-from thinwire import Channel, ErrorFeedback, Key, Layout
+from thinwire import Channel, Key, Layout
 from thinwire.compressors import Identity, Qsgd, ScaledSign, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.exchange import Dcd, Ecd, Gossip, Mix
-from thinwire.memory import Difference
+from thinwire.memory import Difference, ErrorFeedback
 from thinwire.topology import Matching, OnePeer, Ring, Topology, Torus
 
 N, D, STEPS = 6, 60, 5

@@ -24,11 +24,11 @@ import pytest
 import torch
 from swarms import normal
 
-from thinwire import Channel, ErrorFeedback
+from thinwire import Channel
 from thinwire.compressors import Qsgd, TopK
 from thinwire.exchange import Dcd, Ecd, Gossip, Mix
 from thinwire.lab.swarm import Swarm
-from thinwire.memory import Difference
+from thinwire.memory import Difference, ErrorFeedback
 
 N, D = 8, 50
 B = 3 * normal(N, D)

@@ -7,13 +7,13 @@ import torch
 from swarms import apart, normal
 from torch import Tensor
 
-from thinwire import Channel, ErrorFeedback, Memory, NoMemory
+from thinwire import Channel
 from thinwire.comm import Comm, run
 from thinwire.compressors import Identity, Qsgd, ScaledSign, TopK
 from thinwire.core.types import Context, Key
 from thinwire.exchange import Dcd, Ecd, Mix
 from thinwire.lab.swarm import Swarm
-from thinwire.memory import Difference, Lazy, LocalMomentum
+from thinwire.memory import Difference, ErrorFeedback, Lazy, LocalMomentum, Memory, NoMemory
 from thinwire.topology import (
     Complete,
     Exponential,

@@ -32,12 +32,12 @@ import torch
 from swarms import normal
 from torch import Tensor
 
-from thinwire import Channel, ErrorFeedback, Memory, NoMemory
+from thinwire import Channel
 from thinwire.compressors import Identity, Qsgd, ScaledSign, Shrunk, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.exchange import Dcd, Gossip, Mix
 from thinwire.lab.swarm import Swarm
-from thinwire.memory import Difference
+from thinwire.memory import Difference, ErrorFeedback, Memory, NoMemory
 
 N, D, LR, STEPS = 8, 64, 0.02, 250
 FAR = 1e3  # of the length of a model: it diverges

@@ -7,11 +7,12 @@ import torch
 from battery import LAYOUT, vector
 from lockstep import World
 
-from thinwire import AllGather, AllReduce, Channel, Comm, ErrorFeedback, Layout, ScatterGather, run
+from thinwire import Channel, Comm, Layout, run
 from thinwire.compressors import Identity, Qsgd, ScaledSign, TernGrad
 from thinwire.core.exchange import Exchange
 from thinwire.core.types import State
-from thinwire.exchange import Hierarchical, SharedScale
+from thinwire.exchange import AllGather, AllReduce, Hierarchical, ScatterGather, SharedScale
+from thinwire.memory import ErrorFeedback
 
 N = 8
 PLAIN: list[Exchange] = [AllReduce(), AllGather(Channel(Identity())), ScatterGather(Channel(Identity()))]

@@ -11,11 +11,11 @@ import torch
 from battery import INSTANCES, LAYOUT
 from swarms import apart, drift, dyadic, normal
 
-from thinwire import Channel, ErrorFeedback, Memory, NoMemory
+from thinwire import Channel
 from thinwire.compressors import Identity, IntBlock, Qsgd, ScaledSign, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.exchange import Mix
-from thinwire.memory import Difference
+from thinwire.memory import Difference, ErrorFeedback, Memory, NoMemory
 from thinwire.topology import (
     Complete,
     Edges,

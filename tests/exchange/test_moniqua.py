@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import METHODS, Channel, Context, ErrorFeedback, Key, Layout, Payload, compressors, kernels
+from thinwire import Channel, Context, Key, Layout, Payload, compressors, kernels
 from thinwire.comm import Comm, run
 from thinwire.compressors import Modulo
 from thinwire.compressors.modulo import checksum
 from thinwire.core.config import from_json
 from thinwire.core.errors import PayloadError
+from thinwire.core.method import METHODS
 from thinwire.exchange.mix import Mix
 from thinwire.exchange.moniqua import Moniqua
 from thinwire.lab.swarm import Swarm
+from thinwire.memory import ErrorFeedback
 from thinwire.topology import Exponential, Ring, Topology
 
 ROUNDINGS = ["nearest", "shared"]

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import METHODS, Channel, Context, ErrorFeedback, Key, Layout, compressor, from_json, methods
+from thinwire import Channel, Context, Key, Layout, from_json, methods
 from thinwire.comm import Comm, run
 from thinwire.compressors import Identity, Qsgd, RandomK
+from thinwire.compressors import get as compressor
+from thinwire.core.method import METHODS
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs
 from thinwire.lab.swarm import Swarm
+from thinwire.memory import ErrorFeedback
 from thinwire.topology import (
     Complete,
     Edges,

@@ -10,14 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import METHODS, Channel, Context, ErrorFeedback, Key, Layout, State
+from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm, run
 from thinwire.compressors import Cast, Qsgd
 from thinwire.core.config import from_json
 from thinwire.core.errors import PayloadError
+from thinwire.core.method import METHODS
+from thinwire.core.types import State
 from thinwire.exchange.mix import Mix
 from thinwire.exchange.push_sum import PushSum, weighs
 from thinwire.lab.swarm import Swarm
+from thinwire.memory import ErrorFeedback
 from thinwire.sync import Param, Sync
 from thinwire.topology import Exponential, Matching, OnePeer, Ring, Topology, Weights
 from thinwire.topology.draws import uniform

@@ -10,13 +10,13 @@ from battery import INSTANCES, LAYOUT, vector
 from lockstep import World
 from torch import Tensor
 
-from thinwire import AllGather, Channel, Comm, Context, Key, Layout, PayloadError, run
+from thinwire import Channel, Comm, Context, Key, Layout, PayloadError, run
 from thinwire.comm.base import AllGatherRequest, AllToAllRequest
 from thinwire.compressors import IntBlock, LowPrecision, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.compressors.block import BlockQuantiser
 from thinwire.core.compressor import Compressor
 from thinwire.core.payload import HEADER, Payload
-from thinwire.exchange import SharedScale
+from thinwire.exchange import AllGather, SharedScale
 from thinwire.exchange.shards import shards
 from thinwire.kernels.spec import Kind
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from battery import INSTANCES, LAYOUT, vector
 
-from thinwire import Key, encode_with_feedback
+from thinwire import Key
 from thinwire.compressors import AtomoSpectral
-from thinwire.core.compressor import Compressor
+from thinwire.core.compressor import Compressor, encode_with_feedback
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -13,7 +13,8 @@ from battery import TIERS, vector
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire import BitPack, Key, Layout, kernels
+from thinwire import Key, Layout, kernels
+from thinwire.codecs import BitPack
 from thinwire.compressors import Qsgd
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import Blocks, Kind, Norm, Quant, dispatch, planar

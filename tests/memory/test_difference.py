@@ -7,9 +7,10 @@ import torch
 from battery import vector
 from lockstep import World
 
-from thinwire import AllGather, Channel, Layout, ScatterGather, methods
+from thinwire import Channel, Layout, methods
 from thinwire.compressors import ScaledSign
 from thinwire.core.exchange import Exchange
+from thinwire.exchange import AllGather, ScatterGather
 from thinwire.memory import Difference
 
 

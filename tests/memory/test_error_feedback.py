@@ -6,9 +6,10 @@ import pytest
 import torch
 from battery import vector
 
-from thinwire import Channel, Comm, Context, ErrorFeedback, Key, Layout
+from thinwire import Channel, Comm, Context, Key, Layout
 from thinwire.compressors import OneBit, Qsgd, ScaledSign
 from thinwire.core.compressor import Compressor
+from thinwire.memory import ErrorFeedback
 
 LAYOUT = Layout.flat(200)
 

@@ -7,10 +7,12 @@ import torch
 from battery import vector
 from lockstep import Quadratics, World
 
-from thinwire import AllGather, Channel, Context, Key, Layout, ScatterGather, State
+from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm
 from thinwire.compressors import Identity, LaqGrid, Sign
 from thinwire.core.clock import Clock
+from thinwire.core.types import State
+from thinwire.exchange import AllGather, ScatterGather
 from thinwire.memory import Lazy
 
 

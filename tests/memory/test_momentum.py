@@ -7,8 +7,9 @@ import torch
 from battery import vector
 from lockstep import World
 
-from thinwire import AllGather, Channel, Layout, methods
+from thinwire import Channel, Layout, methods
 from thinwire.compressors import Identity, Sign
+from thinwire.exchange import AllGather
 from thinwire.memory import LocalMomentum
 
 

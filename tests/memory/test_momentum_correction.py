@@ -10,9 +10,10 @@ from battery import vector
 from lockstep import World
 from sheet import decoded
 
-from thinwire import AllGather, Channel, ErrorFeedback, Layout
+from thinwire import Channel, Layout
 from thinwire.compressors import TopK
-from thinwire.memory import MomentumCorrection
+from thinwire.exchange import AllGather
+from thinwire.memory import ErrorFeedback, MomentumCorrection
 
 LAYOUT = Layout.flat(600)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from lockstep import Quadratics, World
 
-from thinwire import AllGather, Channel, Layout, methods
+from thinwire import Channel, Layout, methods
 from thinwire.compressors import Qsgd
+from thinwire.exchange import AllGather
 from thinwire.memory import Difference
 
 D = 32

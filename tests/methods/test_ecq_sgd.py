@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from battery import vector
+from lockstep import World
 from torch import Tensor
 
-from thinwire import Channel, ErrorFeedback, Key, Layout, encode_with_feedback, methods
+from thinwire import Channel, Key, Layout, methods
+from thinwire.codecs import Rans
 from thinwire.compressors import Qsgd
+from thinwire.core.compressor import encode_with_feedback
+from thinwire.exchange import AllGather
+from thinwire.memory import ErrorFeedback
 
 RANKS, BATCH, SAMPLES = 4, 64, 10_000
 Feedback = tuple[float, float]  # alpha and beta
@@ -58,7 +64,16 @@ def test_plain_feedback_diverges_and_says_so(d: int) -> None:
     assert not distance < 1e6
 
 
-def test_both_hops_keep_the_feedback() -> None:
-    up, down = methods.ecq_sgd(exchange="scatter-gather").exchange.channels
-    assert up == down == Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback(alpha=0.2, beta=0.9))
-    assert methods.ecq_sgd().exchange.channels == (up,)
+def test_both_hops_keep_the_feedback_and_the_papers_form_is_one_argument_away() -> None:
+    up, down = methods.ecq_sgd().exchange.channels
+    assert up == down == Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback(alpha=0.2, beta=0.9), Rans())
+    assert methods.ecq_sgd(exchange="all-gather").exchange == AllGather(up)
+
+
+def test_the_default_sends_a_bit_and_a_fifth() -> None:
+    """Of four ranks, both ways: 3/4 of an element's entropy to the owners of shards, and as much from them."""
+    n = 1 << 16
+    world = World(methods.ecq_sgd().exchange, Layout.flat(n))
+    for step in range(3):
+        world.step([vector(n, seed=4 * step + rank) for rank in range(4)])
+    assert 8 * world.nbytes / 3 / n == pytest.approx(1.2, abs=0.05)

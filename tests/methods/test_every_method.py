@@ -14,8 +14,9 @@ from battery import vector
 from lockstep import World
 
 import thinwire
-from thinwire import METHODS, Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
+from thinwire import Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
 from thinwire.core.config import from_json
+from thinwire.core.method import METHODS
 from thinwire.sync import Param
 
 NAMES = list(METHODS)
@@ -36,9 +37,9 @@ VARIANTS = [
     "diana:levels=4,norm=l2,block=64,alpha=0.125",
     "drive:exchange=scatter-gather",
     "ecd-psgd:topology=hypercube",
-    "ecq-sgd:code=rans",
-    "ecq-sgd:exchange=scatter-gather",
-    "ecq-sgd:exchange=scatter-gather,code=huffman",
+    "ecq-sgd:code=huffman",
+    "ecq-sgd:exchange=all-gather",
+    "ecq-sgd:exchange=all-gather,code=bits",
     "eden:bits=0.5",
     "ef-signsgd:block=64,exchange=all-gather",
     "ef21:compressor=one-bit",
@@ -48,7 +49,7 @@ VARIANTS = [
     "laq:bits=3,patience=20",
     "marina:ratio=0.25,p=0.5",
     "oktopk:exact_every=1",
-    "onebit-adam:warmup=1000",
+    "one-bit-adam:warmup=1000",
     "powersgd:rank=1,iterations=2",
     "qsgd-elias:form=sparse",
     "qsgd-elias:form=sparse,levels=1,code=delta,block=none,exchange=scatter-gather",
@@ -81,7 +82,7 @@ def layout(n: int) -> Layout:
 def test_all_are_registered() -> None:
     assert {
         *("sgd", "fp16", "bf16", "qsgd", "ecq-sgd", "one-bit-sgd", "terngrad", "signsgd", "majority-vote", "signum"),
-        *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "onebit-adam"),
+        *("ef-signsgd", "natural", "diana", "ef21", "int8", "int4", "one-bit-adam"),
         *("topk", "randomk", "dgc", "gtopk", "oktopk", "sbc", "strom", "wangni", "sketched-sgd"),
         *("d-psgd", "choco-sgd", "deepsqueeze", "dcd-psgd", "ecd-psgd"),
     } <= set(NAMES)

@@ -10,8 +10,8 @@ import torch
 from lockstep import Quadratics
 from swarms import apart, normal, together
 
-from thinwire import METHODS
 from thinwire.cli.app import main
+from thinwire.core.method import METHODS
 from thinwire.exchange import Gossip, Mix
 from thinwire.sync import Param
 

@@ -11,8 +11,9 @@ import torch
 from lockstep import Quadratics, World
 from sheet import decoded, gauss
 
-from thinwire import METHODS, Layout
+from thinwire import Layout
 from thinwire.compressors import LaqGrid
+from thinwire.core.method import METHODS
 
 N, D, STEPS = 8, 64, 400
 

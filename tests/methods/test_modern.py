@@ -7,10 +7,11 @@ import torch
 from battery import vector
 from lockstep import Quadratics, World
 
-from thinwire import METHODS, AllGather, AllReduce, Channel, Key, Layout, methods
+from thinwire import Channel, Key, Layout, methods
 from thinwire.compressors import DctTopK, Natural, RandomK, ScaledSign
+from thinwire.core.method import METHODS
 from thinwire.engine.plan import MIN_SIZE, smallest
-from thinwire.exchange import Marina, MeanOfSenders
+from thinwire.exchange import AllGather, AllReduce, Marina, MeanOfSenders
 from thinwire.exchange.marina import heads
 from thinwire.kernels.dct import dct, idct
 from thinwire.memory import Difference, ErrorFeedback

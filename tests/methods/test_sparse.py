@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from lockstep import Quadratics, World
 
-from thinwire import METHODS, AllGather, Channel, ErrorFeedback, Layout, NoMemory
+from thinwire import Channel, Layout
 from thinwire.compressors import TopK
 from thinwire.core.memory import Memory
-from thinwire.memory import Difference
+from thinwire.core.method import METHODS
+from thinwire.exchange import AllGather
+from thinwire.memory import Difference, ErrorFeedback, NoMemory
 
 TASK = Quadratics(n=4, d=32, seed=1)
 

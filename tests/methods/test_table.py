@@ -13,8 +13,10 @@ from typing import NamedTuple
 import pytest
 from lockstep import Quadratics, World
 
-from thinwire import METHODS, AllGather, Channel, Layout, Method
+from thinwire import Channel, Layout, Method
 from thinwire.compressors import TopK
+from thinwire.core.method import METHODS
+from thinwire.exchange import AllGather
 from thinwire.memory import Difference, ErrorFeedback, NoMemory
 from thinwire.sync import Grad
 

@@ -211,7 +211,7 @@ def _step_local(
         raise ValueError("params and repeats are positive numbers; write --params 4194304 --repeats 15")
     methods = list(dict.fromkeys(["sgd", *(method or bench_step.METHODS)]))
     for text in methods:
-        tw.METHODS.parse(text)
+        tw.method(text)
     reserve(save)
     with _turns(turns) as hear:
         rows = launch(bench_step.bench, workers, methods, params, turns, timeout=3600.0, hear=hear)[0]

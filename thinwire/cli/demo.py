@@ -14,7 +14,10 @@ from thinwire.lab import records, tasks
 from thinwire.lab.report import Run, page
 from thinwire.lab.train import Job, without_curves
 
-METHODS = ("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "terngrad", "ef-signsgd:block=64", "majority-vote")
+METHODS = (
+    *("sgd", "bf16", "int8", "qsgd:bits=4", "terngrad", "ef-signsgd:block=64", "majority-vote"),
+    *("ecq-sgd", "dgc:ratio=0.01", "deepsqueeze", "local-sgd"),
+)
 COLUMNS = {
     "method": "",
     "accuracy": ".1%",
@@ -56,7 +59,7 @@ def demo(
         as_json=as_json,
         title=(
             f"{task}, {workers} workers, {rows[0]['epochs']} epochs. bytes_sent: of one worker. "
-            "ratio: bytes of a float32 ring all-reduce / bytes_sent."
+            "ratio: bytes of a float32 ring all-reduce in every step / bytes_sent."
         ),
         columns=COLUMNS,
     )

@@ -20,3 +20,8 @@ __all__ = [
     "pack_gaps",
     "unpack_gaps",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

@@ -84,6 +84,12 @@ __all__ = [
     "get",
 ]
 
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)
+
+
 COMPRESSORS: Registry[Compressor] = Registry("compressor", "thinwire.compressors")
 """Every compressor by the name in its id."""
 

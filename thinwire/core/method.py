@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from inspect import signature
+from inspect import cleandoc, signature
 from typing import ClassVar, ParamSpec, final
 
 from thinwire.core.config import Config, make_id
@@ -70,7 +71,10 @@ METHODS: Registry[Method] = Registry("method", "thinwire.methods")
 
 
 def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
-    """Register a factory; the methods it makes carry `name` and the arguments that differ from the defaults."""
+    """Register a factory; the methods it makes carry `name` and the arguments that differ from the defaults.
+
+    `help` shows the docstring of the factory's module, with the equations, above that of the factory itself.
+    """
 
     def decorate(make: Callable[P, Method]) -> Callable[P, Method]:
         parameters = signature(make).parameters
@@ -81,6 +85,8 @@ def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
             label = make_id(name, {k: (v, parameters[k].default) for k, v in bound.items()})
             return replace(make(*args, **kwargs), label=label)
 
+        docs = (sys.modules[make.__module__].__doc__, make.__doc__)
+        labelled.__doc__ = "\n\n".join(cleandoc(text) for text in docs if text)
         METHODS.add(name, labelled)
         return labelled
 

@@ -6,7 +6,7 @@ from thinwire.exchange.all_gather import AllGather
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.dcd import Dcd
 from thinwire.exchange.ecd import Ecd
-from thinwire.exchange.gossip import Gossip
+from thinwire.exchange.gossip import Gossip, trade, weighted
 from thinwire.exchange.gtopk import GTopK
 from thinwire.exchange.hierarchical import Hierarchical
 from thinwire.exchange.marina import Marina
@@ -44,4 +44,11 @@ __all__ = [
     "ScatterGather",
     "SharedScale",
     "Sketched",
+    "trade",
+    "weighted",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

@@ -10,3 +10,8 @@ from thinwire.kernels.dispatch import force, get, names, select
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 __all__ = ["Blocks", "Kernels", "Kind", "Norm", "Quant", "force", "get", "names", "select"]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

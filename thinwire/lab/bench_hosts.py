@@ -44,10 +44,7 @@ from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
 from thinwire.lab.step_sizes import optimizer_of
 
-METHODS = (
-    *("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd:exchange=scatter-gather,code=rans"),
-    *("ef-signsgd", "powersgd:rank=4"),
-)
+METHODS = (*("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4"),)
 PARAMS = 24 << 20
 BATCH = 1  # hosts that share cores compute more slowly than real ones, so they are given little to compute
 FREE = "100gbit"  # more than this machine can send
@@ -74,7 +71,7 @@ class Job:
                 "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
             )
         for text in self.methods:
-            tw.METHODS.parse(text)
+            tw.method(text)
         slowest = 2 * (hosts - 1) / hosts * 32 * self.params / bits_per_second(self.rate)
         if slowest > PATIENCE:
             fits = int(self.params * PATIENCE / slowest)
@@ -117,7 +114,7 @@ def _rival(net: nn.Module, x: Tensor, *, wrap: Callable[[nn.Module], nn.Module])
 
 @contextmanager
 def _attached(net: nn.Module, x: Tensor, *, text: str) -> Iterator[_Contestant]:
-    method = tw.METHODS.parse(text)
+    method = tw.method(text)
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
         yield _Contestant(stepper(net, x, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)

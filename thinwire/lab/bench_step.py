@@ -51,7 +51,7 @@ def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[R
         plain = DistributedDataParallel(model(params))
         turns = {"ddp": _Turn(stepper(plain, x, SGD(plain.parameters(), lr=STEP.lr)), dict)}
         for text in methods:
-            net, method = model(params), tw.METHODS.parse(text)
+            net, method = model(params), tw.method(text)
             optimizer = optimizer_of(method, STEP, net.parameters())
             wire = stack.enter_context(tw.attach(net, optimizer, method))
             turns[text] = _Turn(stepper(net, x, optimizer), wire.stats)

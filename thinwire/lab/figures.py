@@ -21,6 +21,7 @@ Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
 HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
 RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s"}
+SPELLED = {"ecq-sgd": "ecq-sgd:exchange=scatter-gather,code=rans"}  # rows of step-hosts are older than this default
 RIVALS = {
     "no communication": "no communication",
     "ddp": "DDP",
@@ -154,7 +155,8 @@ def speedup(data: Path) -> str:
 
 def _on_hosts(rows: Rows) -> str:
     """The machine, and the command with every method."""
-    methods = (name for name in dict.fromkeys(r["method"] for r in rows) if name not in RIVALS)
+    names = dict.fromkeys(r["method"] for r in rows)
+    methods = (SPELLED.get(name, name) for name in names if name not in RIVALS)
     return where(rows[0], HOSTS.format("".join(f" --method {name}" for name in methods)))
 
 

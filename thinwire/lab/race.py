@@ -44,7 +44,7 @@ from thinwire.lab.tasks import Data
 
 METHODS = (
     "qsgd:bits=4",
-    "ecq-sgd:exchange=scatter-gather,code=rans",
+    "ecq-sgd",
     "ef-signsgd:block=64",
     "dgc:ratio=0.01",
     "deepsqueeze",
@@ -141,7 +141,7 @@ def runs(
         raise ValueError("a race needs seeds from 0 up; write --seeds 3, or --seed 0 --seed 1")
     for name in methods:
         if name not in RIVALS:
-            tw.METHODS.parse(name)
+            tw.method(name)
     made = []
     for seed in seeds:
         for name in methods:
@@ -239,7 +239,7 @@ def _entered(run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
     if run.method in RIVALS:
         yield RIVALS[run.method](net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
         return
-    method = tw.METHODS.parse(run.method)
+    method = tw.method(run.method)
     optimizer = optimizer_of(method, run.step, net.parameters())
     with tw.attach(net, optimizer, method, seed=run.seed):
         yield net, optimizer

@@ -1,7 +1,8 @@
 """Train one task under one method on every rank of the default group, and record what it cost.
 
-Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Seconds are those of the
-training steps alone, without loading, the first contact of the ranks and the test.
+Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Bits per element and the
+ratio to float32 are over all parameters in all steps, also those in which a method exchanges nothing. Seconds are
+those of the training steps alone, without loading, the first contact of the ranks and the test.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Job:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        tw.METHODS.parse(self.method)
+        tw.method(self.method)
         tasks.get(self.task)
         if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
@@ -77,7 +78,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     epochs = job.epochs or task.epochs
     per_epoch = len(data.train_x) // (task.batch * world)
     steps = epochs * per_epoch
-    method, step = tw.METHODS.parse(job.method), step_of(task, job.method)
+    method, step = tw.method(job.method), step_of(task, job.method)
     torch.manual_seed(job.seed)
     model = task.model()
     optimizer = optimizer_of(method, step, model.parameters())
@@ -106,8 +107,9 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     if rank == 0:
         say(Progress(number, steps, steps, curve.losses[-1]))
     curves = curve.mean()
-    counted = ("bytes_sent", "ratio", "bits_per_element", *TIMED)
-    bytes_sent, ratio, bits, *spent = mean([stats[name] for name in counted])
+    bytes_sent, *spent = mean([stats[name] for name in ("bytes_sent", *TIMED)])
+    elements = steps * sum(p.numel() for p in model.parameters())
+    ring = 2 * (world - 1) / world * 4 * elements  # bytes of a float32 all-reduce in every step
     return {
         "task": job.task,
         "method": job.method,
@@ -119,8 +121,8 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         "accuracy": accuracy(model, data.test_x, data.test_y),
         "loss": mean([sum(curve.losses[-per_epoch:]) / per_epoch])[0],
         "bytes_sent": round(bytes_sent),
-        "bits_per_element": bits,
-        "ratio": ratio,
+        "bits_per_element": 8 * bytes_sent / elements,
+        "ratio": ring / bytes_sent if bytes_sent else 1.0,
         "seconds": seconds,
         **dict(zip(TIMED, spent, strict=True)),
         "replicas_equal": equal,

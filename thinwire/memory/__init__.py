@@ -8,3 +8,8 @@ from thinwire.memory.momentum import LocalMomentum
 from thinwire.memory.momentum_correction import MomentumCorrection
 
 __all__ = ["Difference", "ErrorFeedback", "Lazy", "LocalMomentum", "Memory", "MomentumCorrection", "NoMemory"]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

@@ -2,7 +2,7 @@
 
 from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.atomo import atomo
-from thinwire.methods.cast import bf16, fp16
+from thinwire.methods.bf16 import bf16
 from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
@@ -18,8 +18,10 @@ from thinwire.methods.eden import eden
 from thinwire.methods.edge_admm import edge_admm
 from thinwire.methods.ef21 import ef21
 from thinwire.methods.ef_signsgd import ef_signsgd
+from thinwire.methods.fp16 import fp16
 from thinwire.methods.gtopk import gtopk
-from thinwire.methods.int_block import int4, int8
+from thinwire.methods.int4 import int4
+from thinwire.methods.int8 import int8
 from thinwire.methods.lag import lag
 from thinwire.methods.laq import laq
 from thinwire.methods.local_sgd import local_sgd
@@ -28,9 +30,9 @@ from thinwire.methods.marina import marina
 from thinwire.methods.moniqua import moniqua
 from thinwire.methods.natural import natural
 from thinwire.methods.oktopk import oktopk
+from thinwire.methods.one_bit_adam import one_bit_adam
 from thinwire.methods.one_bit_sgd import one_bit_sgd
-from thinwire.methods.onebit_adam import onebit_adam
-from thinwire.methods.power_sgd import powersgd
+from thinwire.methods.powersgd import powersgd
 from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
 from thinwire.methods.randomk import randomk
@@ -42,8 +44,9 @@ from thinwire.methods.signum import signum
 from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
 from thinwire.methods.sparse_loco import sparse_loco
+from thinwire.methods.srq import srq
 from thinwire.methods.strom import strom
-from thinwire.methods.suresh import srq, suresh_vlc
+from thinwire.methods.suresh_vlc import suresh_vlc
 from thinwire.methods.terngrad import terngrad
 from thinwire.methods.topk import topk
 from thinwire.methods.wangni import wangni
@@ -79,8 +82,8 @@ __all__ = [
     "moniqua",
     "natural",
     "oktopk",
+    "one_bit_adam",
     "one_bit_sgd",
-    "onebit_adam",
     "powersgd",
     "qsgd",
     "qsgd_elias",

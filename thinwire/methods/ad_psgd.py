@@ -24,7 +24,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.pairs import Pairs
-from thinwire.methods.parts import made
+from thinwire.methods._parts import made
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
@@ -33,6 +33,11 @@ from thinwire.topology.base import Topology
 @method("ad-psgd")
 def ad_psgd(topology: str | Topology = "ring", compressor: str | Compressor = "identity") -> Method:
     """Average with one neighbour at a time, without waiting.
+
+        topology     the graph, which must have two sides: an id such as "hypercube", or a Topology of
+                     thinwire.topology
+        compressor   what a model goes through: an id such as "qsgd:bits=8", or a Compressor of thinwire.compressors;
+                     "identity" is float32
 
     >>> ad_psgd(topology="hypercube").id
     'ad-psgd:topology=hypercube'

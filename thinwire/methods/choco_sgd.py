@@ -28,7 +28,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.mix import Mix
 from thinwire.memory.difference import Difference
-from thinwire.methods.parts import contraction
+from thinwire.methods._parts import contraction
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
@@ -43,6 +43,13 @@ def choco_sgd(
     every: int = 1,
 ) -> Method:
     """Compressed differences over neighbours.
+
+        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors
+        topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        eta          the step towards the neighbours, 0 to 1; None takes it from C and W
+        copies       keep an estimate h_j of every neighbour, so that attach(drop_dead=True) can drop one, in place of
+                     their sum
+        every        optimizer steps from one exchange to the next
 
     >>> choco_sgd(compressor="scaled-sign").exchange.step(8)  # doctest: +ELLIPSIS
     0.24...

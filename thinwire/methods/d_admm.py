@@ -32,6 +32,10 @@ from thinwire.topology.base import Topology
 def d_admm(rho: float = 0.5, topology: str | Topology = "ring", every: int = 10) -> Method:
     """ADMM in the order of colours.
 
+        rho        weight of the pull towards the neighbours, and step size of the dual gamma
+        topology   the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        every      optimizer steps in one round: what stands for the argmin
+
     >>> d_admm(rho=0.1).exchange.penalty(rank=0, n=8)  # two neighbours
     0.2
     """

@@ -29,6 +29,10 @@ from thinwire.topology.base import Topology
 def d_psgd(topology: str | Topology = "ring", early: bool = True, every: int = 1) -> Method:
     """Average models over neighbours.
 
+        topology   W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        early      mix the models before the step, while backward runs; False mixes those after it
+        every      optimizer steps from one exchange to the next
+
     >>> d_psgd(topology="torus").id
     'd-psgd:topology=torus'
     """

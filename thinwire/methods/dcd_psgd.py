@@ -20,7 +20,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.dcd import Dcd
-from thinwire.methods.parts import made
+from thinwire.methods._parts import made
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
@@ -29,6 +29,10 @@ from thinwire.topology.base import Topology
 @method("dcd-psgd")
 def dcd_psgd(compressor: str | Compressor = "qsgd:bits=8", topology: str | Topology = "ring") -> Method:
     """Compressed changes over neighbours.
+
+        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors
+        topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; fixed and
+                     symmetric
 
     >>> dcd_psgd(compressor="qsgd:bits=4").id
     'dcd-psgd:compressor=(qsgd:bits=4)'

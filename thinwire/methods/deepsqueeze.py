@@ -26,7 +26,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.mix import Mix
 from thinwire.memory.error_feedback import ErrorFeedback
-from thinwire.methods.parts import contraction
+from thinwire.methods._parts import contraction
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
@@ -40,6 +40,11 @@ def deepsqueeze(
     every: int = 1,
 ) -> Method:
     """Error-compensated models over neighbours.
+
+        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors
+        topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        eta          the step towards the neighbours, 0 to 1; None takes it from C and W
+        every        optimizer steps from one exchange to the next
 
     >>> deepsqueeze(compressor="topk:ratio=0.1", eta=0.2).id
     'deepsqueeze:compressor=(topk:ratio=0.1),eta=0.2'

@@ -30,6 +30,11 @@ WHOLE = float(1 << 20)  # MiB: a bucket is one chunk, so that no matrix is cut
 def demo(beta: float = 0.999, k: int = 32, chunk: int = 64, sign: bool = True) -> Method:
     """The `k` largest coefficients of every chunk of a momentum that forgets with factor `beta`.
 
+        beta    what a step leaves of the momentum m
+        k       coefficients that are sent of every chunk
+        chunk   edge of a chunk: matrices are cut into pieces of up to chunk x chunk elements
+        sign    step by the sign of the result; False steps by the result itself
+
     >>> demo(k=16).id
     'demo:k=16'
     """

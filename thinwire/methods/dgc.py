@@ -38,6 +38,15 @@ def dgc(
 ) -> Method:
     """The largest `ratio` of the accumulated velocity.
 
+        ratio      k/d, the share of the elements that is sent
+        momentum   m; with 0 this is topk
+        nesterov   Nesterov's momentum: u = m (u + g), v = v + u + g
+        clip       norm to which the sum of the ranks' gradients is clipped, each rank's to clip / sqrt(n); None does
+                   not clip
+        warmup     steps in which the share falls from 1/4 to `ratio`: to a fourth of itself after every quarter of
+                   them
+        values     how values are written: "fp32", "bf16" or "fp16"
+
     >>> dgc(warmup=500).id
     'dgc:warmup=500'
     """

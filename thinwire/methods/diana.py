@@ -37,6 +37,11 @@ def diana(
 ) -> Method:
     """Quantised gradient differences with `levels` non-zero magnitudes in blocks of `block` elements.
 
+        levels   non-zero magnitudes of the quantiser Q
+        norm     what scales a block: "max", its largest magnitude, or "l2", its length
+        block    B, elements that share a scale
+        alpha    how fast the shifts h follow; None takes 1 / (1 + omega)
+
     >>> diana(norm="l2").id
     'diana:norm=l2'
     >>> diana(block=9).exchange.channel.memory  # omega = (sqrt(9) - 1) / 2

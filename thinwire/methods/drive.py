@@ -22,6 +22,10 @@ from thinwire.exchange.named import Named, through
 def drive(block: int = 4096, exchange: Named = "all-gather") -> Method:
     """Signs of rotated blocks of `block` elements.
 
+        block      B, elements that are rotated together, a power of two
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+
     >>> drive(block=65536).id
     'drive:block=65536'
     """

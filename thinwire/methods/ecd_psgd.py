@@ -20,7 +20,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.exchange.ecd import Ecd
-from thinwire.methods.parts import made
+from thinwire.methods._parts import made
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
@@ -29,6 +29,10 @@ from thinwire.topology.base import Topology
 @method("ecd-psgd")
 def ecd_psgd(compressor: str | Compressor = "qsgd:bits=8", topology: str | Topology = "ring") -> Method:
     """Compressed extrapolations over neighbours.
+
+        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors; unbiased
+        topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; fixed and
+                     symmetric
 
     >>> ecd_psgd().id
     'ecd-psgd'

@@ -24,6 +24,11 @@ from thinwire.exchange.named import Named, through
 def eden(bits: float = 2, block: int = 4096, exchange: Named = "all-gather") -> Method:
     """`bits` an element, 1/64 to 4, in rotated blocks of `block` elements.
 
+        bits       b, bits per element: any number from 1/64 to 4
+        block      B, elements that are rotated together, a power of two
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+
     >>> eden(bits=0.5).id
     'eden:bits=0.5'
     """

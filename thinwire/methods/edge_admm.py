@@ -30,6 +30,10 @@ from thinwire.topology.base import Topology
 def edge_admm(rho: float = 0.5, topology: str | Topology = "ring", every: int = 10) -> Method:
     """ADMM in the order of ranks.
 
+        rho        weight of the pull towards the neighbours, and step size of the duals l
+        topology   the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        every      optimizer steps in one round: what stands for the argmin
+
     >>> edge_admm(topology="star").id
     'edge-admm:topology=star'
     """

@@ -40,6 +40,8 @@ CONTRACTIONS: dict[str, Compressor] = {
 def ef21(compressor: Literal["scaled-sign", "one-bit", "int4"] = "scaled-sign") -> Method:
     """Compressed differences to the last estimate, through a contraction.
 
+        compressor   C: "scaled-sign", "one-bit" or "int4"
+
     >>> ef21(compressor="one-bit").id
     'ef21:compressor=one-bit'
     """

@@ -28,6 +28,10 @@ from thinwire.memory.error_feedback import ErrorFeedback
 def ef_signsgd(block: int | None = None, exchange: Named = "scatter-gather") -> Method:
     """Scaled signs with error feedback; `block` elements share a scale (None: a tensor's).
 
+        block      elements that share a scale |p|_1 / d; None: those of a tensor
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+
     >>> ef_signsgd(exchange="all-gather").id
     'ef-signsgd:exchange=all-gather'
     """

@@ -29,6 +29,9 @@ from thinwire.memory.lazy import Lazy
 def lag(xi: float = 0.1, depth: int = 10) -> Method:
     """Whole gradients, when they have changed; `xi` weighs each of the last `depth` steps.
 
+        xi      weight of each of the past steps in the bar: a larger one uploads less often
+        depth   past steps that count
+
     >>> lag(xi=0.05).id
     'lag:xi=0.05'
     """

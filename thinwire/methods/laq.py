@@ -33,6 +33,11 @@ from thinwire.memory.lazy import Lazy
 def laq(bits: int = 4, xi: float = 0.08, depth: int = 10, patience: int = 100) -> Method:
     """Changes of the gradient on a grid of 2^`bits` points, when they are worth it.
 
+        bits       b, bits per element of an upload: a grid of 2^b points
+        xi         weight of each of the past steps in the bar: a larger one uploads less often
+        depth      past steps that count
+        patience   rounds after which an upload is made in any case
+
     >>> laq(bits=3).id
     'laq:bits=3'
     """

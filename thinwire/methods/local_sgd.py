@@ -24,6 +24,8 @@ from thinwire.sync.signals import Param
 def local_sgd(every: int = 8) -> Method:
     """The mean of the models, once in `every` steps.
 
+        every   local steps from one mean to the next
+
     >>> local_sgd(every=4).id
     'local-sgd:every=4'
     """

@@ -31,6 +31,9 @@ from thinwire.exchange.marina import Marina
 def marina(ratio: float = 0.0625, p: float | None = None) -> Method:
     """Changes at the share `ratio` of the places, whole gradients with probability `p`.
 
+        ratio   share of the elements that Q keeps, at random
+        p       probability of a round with whole gradients; None takes `ratio`
+
     >>> marina(ratio=0.125).exchange.p
     0.125
     """

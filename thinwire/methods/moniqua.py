@@ -40,6 +40,13 @@ def moniqua(
 ) -> Method:
     """Models modulo a length.
 
+        bits       b, bits per element
+        theta      bound on the distance of two neighbours' models in any element
+        topology   W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
+        eta        the step towards the neighbours, 0 to 1
+        rounding   "nearest", or "shared": the grid is moved at random in every step, on all ranks alike
+        every      optimizer steps from one exchange to the next
+
     >>> moniqua(bits=4, theta=0.25).id
     'moniqua:bits=4,theta=0.25'
     """

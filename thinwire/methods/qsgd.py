@@ -36,6 +36,15 @@ def qsgd(
 ) -> Method:
     """QSGD with fields of `bits`, or with `levels` non-zero magnitudes (`bits` is then ignored).
 
+        bits       b, width of a field: a sign and b - 1 bits of magnitude, 2^(b-1) - 1 levels
+        levels     non-zero magnitudes; where they are given, `bits` is ignored
+        norm       what scales a block: "max", its largest magnitude, or "l2", its length
+        block      B, elements that share a scale; None: all of a message
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
+        code       how levels are written: "bits", fields of equal width; "rans", their entropy and under 1% more;
+                   "huffman", whole bits and runs of zeros. On a GPU the last two run on the host
+
     >>> qsgd(bits=2).id
     'qsgd:bits=2'
     """

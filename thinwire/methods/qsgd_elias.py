@@ -1,7 +1,8 @@
 """QSGD as it was published: L2 scales, and levels in Elias' codes, dense or sparse.
 
-Sends, every step, each block's norm (32 bits) and its levels; keeps no state. Sizes depend on the data.
+Sends, every step, each block's norm (32 bits) and its levels q; keeps no state. Sizes depend on the data.
 
+    x = x - (lr / n) sum_i Q(g_i),    Q(g) = (|g|_2 / levels) q, unbiased
     form=dense    Elias(|q| + 1) of every level, and a sign where it is not zero; levels = sqrt(B): 3.0 bits
     form=sparse   Elias(distance), sign, Elias(|q|) of the levels that are not zero; 4 levels: 1.1 bits, 1 level: 0.5
 
@@ -40,6 +41,13 @@ def qsgd_elias(
     exchange: Named = "all-gather",
 ) -> Method:
     """QSGD with L2 scales and Elias-coded levels.
+
+        form       "dense" or "sparse", as above
+        levels     non-zero magnitudes; None takes sqrt(B) for the dense form, 4 for the sparse one
+        code       which of Elias' codes: "gamma", "delta" or "omega"
+        block      B, elements that share a norm; None: all of a message
+        exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
+                   2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
 
     >>> qsgd_elias(form="sparse", levels=1, block=None).id
     'qsgd-elias:form=sparse,levels=1,block=none'

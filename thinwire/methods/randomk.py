@@ -25,6 +25,9 @@ from thinwire.memory import ErrorFeedback, NoMemory
 def randomk(ratio: float = 0.01, feedback: bool = True) -> Method:
     """A random `ratio` of the elements, with error feedback or scaled up.
 
+        ratio      k/d, the share of the elements that is sent
+        feedback   keep the residual e; False sends d/k times the elements instead, which is unbiased
+
     >>> randomk(feedback=False).id
     'randomk:feedback=false'
     """

@@ -1,6 +1,8 @@
 """Plain synchronous SGD: the float32 gradient, averaged by all-reduce. The baseline.
 
-Sends every gradient, 32 bits an element, every step.
+Sends every gradient, 32 bits per element, every step; keeps no state.
+
+    x = x - (lr / n) sum_i g_i
 
 Departs from the paper: nothing.
 """

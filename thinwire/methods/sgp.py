@@ -30,6 +30,10 @@ from thinwire.topology.base import Topology
 def sgp(topology: str | Topology = "one-peer", every: int = 1) -> Method:
     """Average models over the arrows of a graph.
 
+        topology   W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; it may have
+                   directions and change from step to step
+        every      optimizer steps from one exchange to the next
+
     >>> sgp(topology="exponential").id
     'sgp:topology=exponential'
     """

@@ -25,6 +25,8 @@ from thinwire.memory.momentum import LocalMomentum
 def signum(beta: float = 0.9) -> Method:
     """The vote on momenta that forget with factor `beta`.
 
+        beta   what a step leaves of the moving average m
+
     >>> signum(beta=0.99).id
     'signum:beta=0.99'
     """

@@ -3,7 +3,8 @@
 Sends b bits an element and 32 a chunk to every other rank in the rounds in which the rank uploads, nothing in the
 others. Keeps what LAQ keeps; the rule is LAQ's with other constants:
 
-    |v^|^2 >= xi sum_d |dx_d|^2 / lr^2 + 1.5 (|e|^2 + |e^|^2) + n slack
+    |v^|^2 >= xi sum_d |dx_d|^2 / lr^2 + 1.5 (|e|^2 + |e^|^2) + n slack:   q_i = q_i + v^ is sent
+    x = x - lr (1/n) sum_i q_i
 
 Noise of the mini-batch is a change like any other: where it outweighs the change of the gradient, set `slack` to the
 mean square of a change, per element, that is not worth an upload.
@@ -27,6 +28,12 @@ from thinwire.memory.lazy import Lazy
 @method("slaq")
 def slaq(bits: int = 3, xi: float = 0.08, depth: int = 10, patience: int = 100, slack: float = 0.0) -> Method:
     """LAQ with constants for noisy gradients.
+
+        bits       b, bits per element of an upload: a grid of 2^b points
+        xi         weight of each of the past steps in the bar: a larger one uploads less often
+        depth      past steps that count
+        patience   rounds after which an upload is made in any case
+        slack      mean square of a change, per element, that is not worth an upload
 
     >>> slaq(slack=2.5e-5).id
     'slaq:slack=2.5e-05'

@@ -25,6 +25,10 @@ from thinwire.memory.error_feedback import ErrorFeedback
 def sparse_loco(k: int = 64, block: int = 4096, beta: float = 0.95) -> Method:
     """The `k` largest of every `block` elements; the residual forgets with factor `beta`.
 
+        k       elements that are sent of every block
+        block   elements among which k are chosen
+        beta    what a step leaves of the residual e
+
     >>> sparse_loco(k=32).id
     'sparse-loco:k=32'
     """

@@ -26,6 +26,8 @@ from thinwire.memory.error_feedback import ErrorFeedback
 def strom(tau: float = 0.01) -> Method:
     """Signs of what has gathered `tau`.
 
+        tau   the threshold and the size of what is sent, in units of the gradient
+
     >>> strom(tau=0.5).id
     'strom:tau=0.5'
     """

@@ -28,6 +28,9 @@ from thinwire.exchange.shared_scale import SharedScale
 def terngrad(clip: float | None = 2.5, share: bool = True) -> Method:
     """Ternary gradients, clipped to `clip` standard deviations (None: not clipped).
 
+        clip    standard deviations to which gradients are clipped; None does not clip
+        share   one scaler s for all ranks, so that integers are added; False leaves every rank its own
+
     >>> terngrad(share=False).id
     'terngrad:share=false'
     """

@@ -35,6 +35,13 @@ def topk(
 ) -> Method:
     """The largest `ratio` of the elements, of the whole message or of every `block` elements.
 
+        ratio      k/d, the share of the elements that is sent
+        values     how values are written: "fp32", "bf16" or "fp16"
+        indices    how places are written: "gaps", Golomb coded, log2(d/k) + 1.5 bits each; "packed", fields of
+                   ceil(log2 d) bits; ignored with `block`
+        block      take the k of every `block` elements; None: of a message
+        feedback   keep the residual e; False loses what is not sent
+
     >>> topk(ratio=0.001).id
     'topk:ratio=0.001'
     """

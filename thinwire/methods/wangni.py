@@ -23,6 +23,8 @@ from thinwire.exchange.all_gather import AllGather
 def wangni(ratio: float = 0.05) -> Method:
     """About the share `ratio` of the elements, drawn by size.
 
+        ratio   expected share of the elements that survive
+
     >>> wangni(ratio=0.1).id
     'wangni:ratio=0.1'
     """

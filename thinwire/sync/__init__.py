@@ -4,3 +4,8 @@ from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Delta, Grad, Momentum, Param, Signal, Update
 
 __all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync", "Update"]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

@@ -54,6 +54,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)
+
+
 def get(topology: str | Topology) -> Topology:
     """The topology of an id, or the topology itself.
 

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.cpu import _cpu
 from thinwire.kernels.spec import packed_bytes
+
+try:
+    import thinwire.kernels.cpu._cpu as _cpu
+except ModuleNotFoundError:
+    raise ImportError(
+        f"{__path__[0]} holds the sources of thinwire's C++ kernels and no compiled module: start Python in another "
+        "folder than the clone if you ran `pip install .`, or write `pip install -e .` in the clone"
+    ) from None
 
 if TYPE_CHECKING:
     from torch import Tensor

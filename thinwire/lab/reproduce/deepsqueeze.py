@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """As `thinwire.METHODS` parses it."""
+        """As `tw.method` takes it."""
         if self.compressor == "identity":
             return self.method
         eta = "" if self.eta is None else f",eta={self.eta:.4g}"
@@ -135,7 +135,7 @@ def _cells(wanted: Sequence[str]) -> list[Cell]:
 def _refused(cell: Cell) -> bool:
     """Whether the method does not take that compressor."""
     try:
-        tw.METHODS.parse(cell.id)
+        tw.method(cell.id)
     except ValueError:
         return True
     return False
@@ -143,7 +143,7 @@ def _refused(cell: Cell) -> bool:
 
 def _turned(cell: Cell) -> Iterator[Cell]:
     """The same with other etas, 1 at most."""
-    exchange = tw.METHODS.parse(cell.id).exchange
+    exchange = tw.method(cell.id).exchange
     assert isinstance(exchange, Mix)
     for times in TIMES:
         if times * exchange.step(WORKERS) <= 1:

@@ -52,7 +52,7 @@ def channel(method: str) -> Channel:
     """What a worker sends."""
     named = {"lag": "lag", "laq": "laq:bits=4", "laq, 8 bits": "laq:bits=8"}
     if method in named:
-        (made,) = tw.METHODS.parse(named[method]).exchange.channels
+        (made,) = tw.method(named[method]).exchange.channels
         return made
     return Channel(Identity()) if method == "gd" else Channel(LaqGrid(4), Difference(1.0))
 

@@ -63,7 +63,7 @@ def train(run: Run) -> Row:
     """Train and test: the values of FIELDS."""
     data = _data(run.task, run.data)
     net = Residual(halve=run.task == "fashion")
-    exchange = tw.METHODS.parse(run.method).exchange
+    exchange = tw.method(run.method).exchange
     assert isinstance(exchange, Gossip)
     swarm = Swarm(exchange, WORKERS, net.start(run.seed), net.layout, run.seed)
     begun = time.perf_counter()

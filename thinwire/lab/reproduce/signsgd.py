@@ -150,7 +150,7 @@ class SignSgd(Study):
         loss: Callable[[Tensor], float]
         gradient, loss = (data.gradient, data.loss) if data else LOSSES[run.case]
         x = torch.zeros(data.d if data else 1) if run.case in ("generalisation", "skewed") else torch.ones(2)
-        world = World(tw.METHODS.parse(run.method).exchange, Layout.flat(x.numel()), 1, run.seed)
+        world = World(tw.method(run.method).exchange, Layout.flat(x.numel()), 1, run.seed)
         first, last = loss(x), 0.0
         rows: list[Row] = []
         shown = {round(steps ** (i / SHOWN)) for i in range(SHOWN + 1)}

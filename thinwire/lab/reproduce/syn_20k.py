@@ -69,7 +69,7 @@ def method_of(name: str, features: int) -> Method:
     way, levels = name.rsplit("-", 1)
     if way == "QSGD":
         return tw.methods.qsgd(levels=int(levels), norm="l2", block=features, exchange="all-gather", code="rans")
-    return tw.methods.ecq_sgd(levels=int(levels), block=features, code="rans")
+    return tw.methods.ecq_sgd(levels=int(levels), block=features, exchange="all-gather")
 
 
 def descend(say: Say, job: Job) -> list[Row]:

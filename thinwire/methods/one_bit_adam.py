@@ -29,12 +29,14 @@ from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Momentum
 
 
-@method("onebit-adam")
-def onebit_adam(warmup: int = 100) -> Method:
+@method("one-bit-adam")
+def one_bit_adam(warmup: int = 100) -> Method:
     """The momentum in one bit an element after `warmup` uncompressed steps.
 
-    >>> onebit_adam(warmup=1000).id
-    'onebit-adam:warmup=1000'
+        warmup   uncompressed steps of plain Adam before the variance freezes
+
+    >>> one_bit_adam(warmup=1000).id
+    'one-bit-adam:warmup=1000'
     """
     channel = Channel(ScaledSign(), ErrorFeedback(rescaled=False))
     return Method(ScatterGather(channel), Sync(of=Momentum(), warmup=warmup))

@@ -1,8 +1,8 @@
-"""Blockwise integers: the gradient as int8 or int4 with one scale a block, to the owners of shards and back.
+"""Blockwise int4: the gradient as integers of 4 bits with one scale per block, to the owners of shards and back.
 
-Sends b + 32/B bits an element in each direction, every step; keeps no state.
+Sends 4 + 32/B bits per element in each direction, every step; keeps no state.
 
-    x = x - lr Q((1/n) sum_i Q(g_i)),    Q rounds to multiples of max|block| / (2^(b-1) - 1)
+    x = x - lr Q((1/n) sum_i Q(g_i)),    Q rounds to multiples of max|block| / 7
 
 The owner adds in float32; codes themselves are never added.
 
@@ -22,19 +22,12 @@ from thinwire.core.method import Method, method
 from thinwire.exchange.scatter_gather import ScatterGather
 
 
-@method("int8")
-def int8(block: int | None = 256, rounding: Literal["nearest", "stochastic"] = "nearest") -> Method:
-    """Integers of 8 bits in blocks of `block` elements.
-
-    >>> int8(block=4096).id
-    'int8:block=4096'
-    """
-    return Method(ScatterGather(Channel(IntBlock(8, block, rounding))))
-
-
 @method("int4")
 def int4(block: int | None = 128, rounding: Literal["nearest", "stochastic"] = "nearest") -> Method:
     """Integers of 4 bits in blocks of `block` elements.
+
+        block      B, elements that share a scale; None: all of a message
+        rounding   "nearest", or "stochastic": at random, unbiased
 
     >>> int4(rounding="stochastic").id
     'int4:rounding=stochastic'

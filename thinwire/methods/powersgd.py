@@ -23,6 +23,10 @@ from thinwire.exchange.power_sgd import PowerSgd
 def powersgd(rank: int = 2, iterations: int = 1, least: float = 2.0) -> Method:
     """Rank `rank`, where that makes a matrix smaller by a factor of at least `least`.
 
+        rank         r, columns of P and Q
+        iterations   power iterations per step: how often both sums are repeated
+        least        a matrix that would shrink by less than this factor is averaged in float32
+
     >>> powersgd(rank=4).id
     'powersgd:rank=4'
     """
