@@ -58,7 +58,7 @@ def wrong_arguments() -> list[str]:
 
 def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
     expected = [
-        "TypeError: attach takes a Method; got 'qsgd': write tw.attach(model, optimizer, tw.methods.qsgd())",
+        "TypeError: 'qsgd' is a string; write tw.attach(model, optimizer, tw.method('qsgd'))",
         "DistributedDataParallel exchanges gradients itself; write tw.attach(model.module, ...)",
         "is not in the model; make the optimizer from model.parameters()",
         "no parameter of the optimizer requires a gradient",
@@ -69,7 +69,7 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "attach exchanges every step, at once",
         "write optimizer = thinwire.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",
-        "exchanges momentum, and DDP only gradients",
+        "exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)",
     ]
     for told, part in zip(on_ranks(wrong_arguments, 1)[0], expected, strict=True):
         assert part in told

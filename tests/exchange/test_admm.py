@@ -290,7 +290,7 @@ def test_methods() -> None:
     exchange = Admm(CHANNELS[0], order="index")
     assert exchange.plain == Admm(order="index")
     assert exchange.penalty(2, 8) == 1.0
-    assert "d_psgd" in exchange.can_drop
+    assert "d_psgd" in exchange.cannot_drop
 
 
 def test_refusals() -> None:

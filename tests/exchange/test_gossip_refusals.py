@@ -106,10 +106,10 @@ def test_graphs_that_do_not_fit() -> None:
 def test_what_can_drop_a_neighbour_says_so() -> None:
     c = TopK(ratio=0.1)
     for mix in (Mix(), Mix(Channel(c, ErrorFeedback())), Mix(Channel(c, Difference()), copies=True)):
-        assert mix.can_drop == ""
-    assert Mix(Channel(c, Difference())).can_drop.startswith("write copies=True")
+        assert mix.cannot_drop == ""
+    assert Mix(Channel(c, Difference())).cannot_drop.startswith("write copies=True")
     for exchange in (Dcd(), Ecd()):
-        assert exchange.can_drop == "write deepsqueeze(), or choco_sgd(copies=True)"
+        assert exchange.cannot_drop == "write deepsqueeze(), or choco_sgd(copies=True)"
 
 
 def step(swarm: Swarm, updates: Tensor, gone: set[int]) -> None:

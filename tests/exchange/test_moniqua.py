@@ -256,7 +256,7 @@ def test_method() -> None:
     assert from_json(made.to_json()) == made
     assert METHODS.parse(made.id) == made
     assert Moniqua(eta=0.5).plain == Mix(eta=0.5)
-    assert Moniqua().can_drop == ""
+    assert Moniqua().cannot_drop == ""
     assert not Moniqua().keeps_scale
 
 

@@ -243,7 +243,7 @@ def test_method() -> None:
     assert from_json(made.to_json()) == made
     assert METHODS.parse(made.id) == made
     assert PushSum(Channel(Cast("bf16")), SIX).plain == PushSum(topology=SIX)
-    assert PushSum().can_drop == ""
+    assert PushSum().cannot_drop == ""
 
 
 def test_refusals() -> None:

@@ -29,7 +29,7 @@ from thinwire.lab.report import page
 from thinwire.topology.plot import check_plot
 
 TIMEOUT = 3600.0  # seconds for one run
-NOT_FINITE = "the model is not finite"  # what the engine says
+NOT_FINITE = "is not finite"  # what the engine says
 File = Callable[[Row], None]
 
 

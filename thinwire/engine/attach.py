@@ -34,7 +34,7 @@ from thinwire.engine.models import Models
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
 from thinwire.engine.replicas import equalise
-from thinwire.engine.rounds import Packed, Rounds
+from thinwire.engine.rounds import Packed, Removable, Rounds
 from thinwire.engine.settings import Settings
 from thinwire.engine.signal import Source, source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
@@ -81,7 +81,7 @@ def attach(
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
     wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
-    wire._rounds.hold(refuse_ddp(model))
+    wire._hold(refuse_ddp(model))
     return wire
 
 
@@ -116,6 +116,8 @@ class Wire:
         self._trained = members
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
+        self._skipped = 0  # steps left out under methods before a switch
+        self._hooks: list[Removable] = []
         self._build(method, settings.seed)
         try:
             if not equal:
@@ -152,7 +154,7 @@ class Wire:
 
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
-        skipped = {"steps_skipped": self._packed.skipping.skipped}
+        skipped = {"steps_skipped": self._skipped + self._packed.skipping.skipped}
         return {**skipped, **self._rounds.report(), **self._exchanger.report()}
 
     def plan(self) -> Plan:
@@ -185,11 +187,13 @@ class Wire:
         optimizers, without memories.
         """
         check_method_type(method, "wire.switch({})")
+        self._rounds.check_switch(method)
         old, rounds, packed = self._exchanger, self._rounds, self._packed
         models = Param() in (self.method.sync.of, method.sync.of)
         kept = None if models else checkpoint.collect(old, packed.buckets)
         self._build(method, old.seed)  # a meeting that fails leaves everything as it was
         rounds.close()
+        self._skipped += packed.skipping.skipped
         self._exchanger.succeed(old)
         old.close(why=f"it switched to {method.id}")
         if kept is None:
@@ -264,6 +268,8 @@ class Wire:
     def _end(self, error: BaseException | None = None) -> None:
         if self._optimizer is not None:
             attached.discard(self._optimizer)
+        for hook in self._hooks:
+            hook.remove()
         failed = error is not None
         try:
             self._rounds.close(failed=failed)
@@ -272,12 +278,22 @@ class Wire:
             raise
         self._exchanger.close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else "")
 
+    def _hold(self, hook: Removable) -> None:
+        """Keep a hook until the end."""
+        self._hooks.append(hook)
+
+    @torch.no_grad()
     def _average(self) -> None:
-        """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart."""
+        """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
+
+        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged.
+        """
         mean = self.consensus().model
-        with torch.no_grad():
-            for p, item in self._trained:
-                p.copy_(mean[item.name])
-                for moment in ({} if self._optimizer is None else self._optimizer.state[p]).values():
-                    if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
-                        moment.copy_(self._exchanger.average(moment.float()))
+        moments: dict[str, torch.Tensor] = {}
+        for p, item in self._trained:
+            p.copy_(mean[item.name])
+            for name, moment in ({} if self._optimizer is None else self._optimizer.state[p]).items():
+                if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
+                    moments[f"{item.name}|{name}"] = moment
+        for name in self._exchanger.common(list(moments)):
+            moments[name].copy_(self._exchanger.average(moments[name].float()))

@@ -23,7 +23,7 @@ from torch import Tensor
 import thinwire
 from thinwire.comm.base import to_bytes, to_tensor
 from thinwire.core.config import from_json
-from thinwire.engine.damage import FORMAT, check_state
+from thinwire.engine.damage import FORMAT, check_entries, check_tensors
 
 if TYPE_CHECKING:
     from thinwire.comm.base import Comm
@@ -43,6 +43,7 @@ class Piece(NamedTuple):
     where: Where
     start: int
     data: Tensor
+    model: bool = False  # it is a model, which `reset` keeps, and no memory
 
 
 def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -97,7 +98,8 @@ def restore(
     found: list[tuple[Piece, Tensor]] = []
     with _agreement(exchanger):
         for piece in _pieces(comm, buckets):
-            if fresh or not any(piece.where in pieces for pieces in held.values()):
+            saved_somewhere = any(piece.where in pieces for pieces in held.values())
+            if not saved_somewhere or (fresh and not piece.model):
                 found.append((piece, torch.zeros(())))
             elif own is not None and _covered(own, piece):
                 found.append((piece, _assemble([own], piece)))
@@ -141,10 +143,11 @@ def _checked(
     states = _by_rank(saved)
     names = [n for b in buckets for c in b.chunks for n in c.state] + [n for b in buckets for n in b.extra]
     for rank, state in states.items():
-        check_state(f"the state of rank {rank}", state, names if same else ())
+        check_entries(f"the state of rank {rank}", state)
         if same:
             _check_method(exchanger.method, state)
         _check_model(buckets, state["parameters"])
+        check_tensors(f"the state of rank {rank}", state, names if same else ())
     comm, first = exchanger.comm, next(iter(states.values()))
     for rank, state in states.items():
         for entry in ("ranks", "round", "seed", "method"):
@@ -218,7 +221,7 @@ def _pieces(comm: Comm, buckets: Sequence[Bucket]) -> Iterator[Piece]:
         for name, tensor in bucket.extra.items():
             for item, at, size in zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False):
                 if size:
-                    yield Piece((name, item.name), 0, tensor[at : at + size])
+                    yield Piece((name, item.name), 0, tensor[at : at + size], model=True)
 
 
 def _joined(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
@@ -282,7 +285,7 @@ async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Piece
     torch.save({f"{m}|{n}": parts for (m, n), parts in own.items() if m in wanted}, buffer)
     shared: dict[int, Pieces] = {}
     for rank, data in enumerate(await comm.all_gather(to_tensor(buffer.getvalue()))):
-        loaded = torch.load(io.BytesIO(to_bytes(data)))
+        loaded = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu")
         shared[rank] = {(key.split("|", 1)[0], key.split("|", 1)[1]): parts for key, parts in loaded.items()}
     return shared
 

@@ -6,7 +6,7 @@ Every entry must be present, have the right type, and hold a possible value. A V
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,8 @@ from torch import Tensor
 FORMAT = 1
 
 
-def check_state(who: str, state: Any, memories: Collection[str]) -> None:
-    """Refuse the state of one rank if any entry is wrong; `memories` are those that the method has, if known."""
+def check_entries(who: str, state: Any) -> None:
+    """Refuse the state of one rank if any entry but its tensors is wrong."""
     if not isinstance(state, Mapping):
         raise _wrong(who, "is", state, "a dict")
     if state.get("format") != FORMAT:
@@ -35,12 +35,11 @@ def check_state(who: str, state: Any, memories: Collection[str]) -> None:
             raise _wrong(who, f"has 'lr' with {name!r} =", lr, "a learning rate above 0 of one of its parameters")
     if not _is_count(state.get("local", 0)):
         raise _wrong(who, "has 'local' =", state["local"], "a whole number, 0 or more")
-    _check_tensors(who, state["tensors"], state["parameters"], memories)
 
 
-def _check_tensors(
-    who: str, tensors: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], memories: Collection[str]
-) -> None:
+def check_tensors(who: str, state: Mapping[str, Any], memories: Collection[str]) -> None:
+    """Refuse pieces that are not what the parameters have; `memories` are the method's names for them, if known."""
+    tensors, shapes = state["tensors"], state["parameters"]
     held: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for key, data in tensors.items():
         memory, start, name = [*str(key).split("|", 2), "", ""][:3]

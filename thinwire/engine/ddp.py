@@ -57,23 +57,26 @@ def ddp_hook(
             f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
             "write model = DDP(model), or tw.attach(model, optimizer, method)"
         )
-    if isinstance(method.sync.of, Param):
-        raise ValueError(
-            f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
-        )
+    _check_signal(method)
     if optimizer is not None:
         check_optimizer(optimizer)
         check_free(optimizer)
     check_policy(on_nonfinite)
 
     def make(packed: Packed, source: Source | None) -> Rounds:
-        if source is None:
-            raise ValueError("DDP exchanges gradients; write tw.attach(model, optimizer, method)")
+        assert source is not None  # only models have none
         return DdpGradients(packed, source, model.process_group)
 
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     members = exchanged_by_ddp(model, optimizer)
     return Wire(model.module, optimizer, members, method, model.process_group, settings, make, equal=True), _hook
+
+
+def _check_signal(method: Method) -> None:
+    if isinstance(method.sync.of, Param):
+        raise ValueError(
+            f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
+        )
 
 
 @final
@@ -95,6 +98,10 @@ class DdpGradients(Rounds):
     def after_step(self) -> None:
         """The gradients at hand have been used."""
         self._filling.since_step = 0
+
+    def check_switch(self, method: Method) -> None:
+        """Refuse methods that exchange models."""
+        _check_signal(method)
 
     def check_no_sync(self) -> None:
         """Refuse the block: DDP looks only at its own."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import struct
 import sys
-import threading
 import time
 import weakref
 from concurrent.futures import TimeoutError as NotYet
@@ -32,7 +31,7 @@ from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.handover import Handover
-from thinwire.engine.handshake import handshake
+from thinwire.engine.handshake import handshake, in_common
 from thinwire.engine.lane import Lane, Piece, Work
 from thinwire.engine.meeting import Meeting
 from thinwire.engine.motion import Motion, depth_of
@@ -86,7 +85,6 @@ class Exchanger:
         self.round = 0
         self.stats = Stats()
         self.events: list[Span] = []  # of the last round
-        self._counting = threading.Lock()  # DDP's results are taken in the lane's threads
         exchange, size = method.exchange, dist.get_world_size(group)
         self.drops = drop_dead
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
@@ -149,6 +147,7 @@ class Exchanger:
             "the method's settings": method.to_json(),
             "seed": str(seed),
             "drop_dead": str(drop_dead),
+            "timeout": str(timeout),
         }
         try:
             differs = exchanger.call(lambda driver: driver.run(handshake(driver.comm, {**common, **fields})))
@@ -212,17 +211,17 @@ class Exchanger:
                 "give every rank the same schedule, or replicas drift apart"
             )
         if going.models and not agreed.finite:
-            raise FloatingPointError(f"the model of rank {agreed.broken - 1} is not finite in step {self.round}")
+            who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
+            raise FloatingPointError(f"the model of {who} is not finite in step {self.round}")
         going.handover.take()
         if not agreed.finite:
             bucket.flat.fill_(math.nan)
         bucket.emptied()
-        with self._counting:
-            for clock in going.clocks:
-                self.events += clock.spans
-                self.stats.time(clock.spans)
-            self.stats.elements += bucket.layout.numel
-            self.stats.skipped += not agreed.finite
+        for clock in going.clocks:
+            self.events += clock.spans
+            self.stats.time(clock.spans)
+        self.stats.elements += bucket.layout.numel
+        self.stats.skipped += not agreed.finite
         return agreed
 
     def measure(self, buckets: Sequence[Bucket]) -> None:
@@ -231,6 +230,10 @@ class Exchanger:
         _, distance = self.call(lambda driver: driver.run(apart(driver.comm, x, some_gone=self.drops)))
         self.distances.append((self.round, distance))
         self.stats.distance = distance
+
+    def common(self, names: list[str]) -> list[str]:
+        """The names that every rank has, in one order."""
+        return self.call(lambda driver: driver.run(in_common(driver.comm, names)))
 
     def average(self, x: Tensor) -> Tensor:
         """The mean of `x` over all ranks."""

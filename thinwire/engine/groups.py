@@ -48,7 +48,7 @@ class Lent:
 
     number: int
     wanted: Wanted
-    parent: dist.ProcessGroup  # kept alive, so that no other object gets its id
+    parent: dist.ProcessGroup
     slots: list[Slot] = field(default_factory=list)
 
     def drivers(self, gone: set[int] | None = None) -> list[Processes]:
@@ -67,6 +67,7 @@ class Lent:
 
 _free: defaultdict[int, list[Lent]] = defaultdict(list)
 _made: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+_parents: dict[int, dist.ProcessGroup] = {}  # kept alive, so that no other group gets the id of one
 
 
 def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
@@ -76,12 +77,13 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     if len({one["wanted"] for one in said}) > 1:
         # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
         wanted = Wanted(1, (), wanted.timeout, wanted.backend)
-        mine, said = [], [{"free": []}]
+        said = [{"free": []}]
     both = set.intersection(*(set(one["free"]) for one in said))
     if both:
         found = next(one for one in _free[id(parent)] if one.number == min(both))
         _free[id(parent)].remove(found)
         return found
+    _parents[id(parent)] = parent
     lent = Lent(next(_made[id(parent)]), wanted, parent)
     lent.slots = meeting.together(lambda: [_make(parent, wanted) for _ in range(wanted.slots)])
     return lent

@@ -30,6 +30,12 @@ async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
     return ""
 
 
+async def in_common(comm: Comm, names: list[str]) -> list[str]:
+    """The names that every rank has, in one order."""
+    said = await comm.all_gather(to_tensor(json.dumps(names).encode()))
+    return sorted(set.intersection(*(set(json.loads(to_bytes(one))) for one in said)))
+
+
 def describe(values: list[str]) -> str:
     """Say who has what; long texts are shown from shortly before the place where they differ.
 

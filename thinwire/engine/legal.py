@@ -25,9 +25,11 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         if sync.warmup:
             raise ValueError(f"gossip has no uncompressed steps; got {sync!r}: write Sync(of=Param())")
         exchange.check(ranks)
-    if drop_dead and not isinstance(exchange, Gossip):
+    if not drop_dead:
+        return
+    if not isinstance(exchange, Gossip):
         raise ValueError(
             f"drop_dead is for methods that gossip; {method.id} needs every rank: write deepsqueeze(), or d_psgd()"
         )
-    if drop_dead and isinstance(exchange, Gossip) and exchange.can_drop:
-        raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.can_drop}")
+    if exchange.cannot_drop:
+        raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.cannot_drop}")

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar, final
 
 import torch
@@ -65,12 +65,8 @@ class Meeting:
         return self._until(_start(work))
 
     def _until(self, future: Future[T]) -> T:
-        while not future.done():
-            try:
-                return future.result(LATER)
-            except TimeoutError:
-                if not future.done():
-                    self._check_alive()
+        while not wait([future], LATER).done:
+            self._check_alive()
         try:
             return future.result()
         except Exception as error:

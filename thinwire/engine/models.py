@@ -87,8 +87,8 @@ class Models(Rounds):
                 f"{self._local} steps into a round of {every}, in which ranks take turns, there is no common state; "
                 f"save after a multiple of {every} steps"
             )
-        for bucket in self._filled():
-            bucket.extra["model"].copy_(bucket.flat)
+        for bucket, model in zip(self.packed.buckets, self.models(), strict=True):
+            bucket.extra["model"].copy_(model)  # the bucket itself may be under way
         return {"local": self._local}
 
     @torch.no_grad()

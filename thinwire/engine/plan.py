@@ -129,8 +129,6 @@ def smallest(method: Method) -> int:
 
 def check_exclude(items: Sequence[Item], exclude: Sequence[str]) -> None:
     """Refuse a pattern that matches nothing: it is most likely misspelt."""
-    if isinstance(exclude, str):
-        raise TypeError(f"exclude takes a list of patterns; write exclude=[{exclude!r}]")
     for pattern in exclude:
         if not any(fnmatchcase(item.name, pattern) for item in items):
             raise ValueError(

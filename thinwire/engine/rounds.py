@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.exchanger import Exchanger
     from thinwire.engine.skipping import Skipping
@@ -70,9 +71,8 @@ class Rounds(ABC):
     def after_step(self) -> None:
         """The optimizer has stepped."""
 
-    def hold(self, hook: Removable) -> None:
-        """Keep another hook, which `close` removes with the rest."""
-        self._hooks.append(hook)
+    def check_switch(self, method: Method) -> None:  # noqa: B027  (DDP carries gradients alone)
+        """Raise ValueError where another method cannot take over."""
 
     def check_no_sync(self) -> None:  # noqa: B027  (only DDP refuses it)
         """Raise ValueError if `Wire.no_sync` has no meaning."""

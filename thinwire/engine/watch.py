@@ -145,12 +145,13 @@ class Watch:
         return self.ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])])
 
     def _find(self, cause: Exception | None) -> PeerError:
-        missing = list(range(self.size))
+        missing, reported = list(range(self.size)), ""
         try:
             self.write(f"here/{self.rank}", "1")
             until = time.monotonic() + ROLL
-            while missing and time.monotonic() < until:
+            while (missing or not reported) and time.monotonic() < until:
                 missing = self.missing({rank: f"here/{rank}" for rank in missing})
+                reported = self.read("cause")  # whoever raised the alarm writes it right after
                 time.sleep(0.05)
         except StoreError as silent:
             return self._without_store(silent, cause)
@@ -160,10 +161,7 @@ class Watch:
             text = f"{who} of {self.size} {verb} stopped answering; this exchange cannot be finished"
             text += "" if cause is None else f" ({cause})"
             return PeerError(text, tuple(missing))
-        try:
-            return PeerError(f"the exchange failed on {self.read('cause')}")
-        except StoreError as silent:
-            return self._without_store(silent, cause)
+        return PeerError(f"the exchange failed on {reported or 'another rank'}")
 
     def _without_store(self, silent: StoreError, cause: Exception | None) -> PeerError:
         """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""

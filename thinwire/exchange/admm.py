@@ -112,7 +112,7 @@ class Admm(Proximal):
         return Admm(topology=self.topology, rho=self.rho, order=self.order)
 
     @property
-    def can_drop(self) -> str:
+    def cannot_drop(self) -> str:
         """No: the duals of an edge belong to both of its ends."""
         return "write d_psgd(every=...), which keeps nothing about its neighbours"
 

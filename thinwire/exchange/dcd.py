@@ -62,7 +62,7 @@ class Dcd(Gossip):
         return Mix(topology=self.topology)
 
     @property
-    def can_drop(self) -> str:
+    def cannot_drop(self) -> str:
         """No: a sum over neighbours cannot forget one of them."""
         return "write deepsqueeze(), or choco_sgd(copies=True)"
 

@@ -40,7 +40,7 @@ class Gossip(Exchange):
         return False
 
     @property
-    def can_drop(self) -> str:
+    def cannot_drop(self) -> str:
         """Empty where a neighbour may be dropped; otherwise what to write instead."""
         return ""
 

@@ -90,7 +90,7 @@ class Mix(Gossip):
         return Mix(topology=self.topology, early=self.early)
 
     @property
-    def can_drop(self) -> str:
+    def cannot_drop(self) -> str:
         """A sum over neighbours cannot forget one; where edges have a direction, the mean would move."""
         if self.topology.directed:
             return "write topology=Ring(), or sgp()"

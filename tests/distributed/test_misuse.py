@@ -1,0 +1,172 @@
+"""Misuse that used to go unnoticed: one sentence, on the spot. And calls between backward and step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from nets import batch, equal_everywhere, flat, loss, net, said, train
+from ranks import on_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire as tw
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+class Wrapped(torch.optim.Optimizer):
+    """What Accelerate makes of an optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+def misused() -> list[str]:
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    told = []
+    model = net()
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0) as wire:
+        outer = DistributedDataParallel(model)
+        told.append(said(lambda: loss(outer, batch(0)).backward()))
+        wire.switch(tw.methods.sgd())
+        told.append(said(lambda: loss(outer, batch(0)).backward()))
+        train(model, optimizer, range(1))
+    sharded = net()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    told.append(said(lambda: tw.attach(sharded, sgd(sharded), tw.methods.qsgd())))
+    told.append(said(lambda: tw.attach(model, Wrapped(optimizer), tw.methods.qsgd())))
+    told.append(said(lambda: tw.attach(model, "sgd", tw.methods.qsgd())))  # type: ignore[arg-type]
+    other = net()
+    rates = torch.optim.SGD(other.parameters(), lr=0.1 * (1 + dist.get_rank()))
+    with tw.attach(other, rates, tw.methods.qsgd(), min_size=0):
+        told.append(said(lambda: train(other, rates, range(1))))
+    told.append(said(lambda: tw.attach(net(), optimizer, tw.methods.qsgd(), timeout=10.0 + dist.get_rank())))
+    return told
+
+
+def test_one_sentence_each() -> None:
+    for rank, told in enumerate(on_ranks(misused, 2)):
+        wrapped, again, sharded, accelerate, word, rates, timeout = told
+        assert "write tw.attach(model, ...) without DDP" in wrapped
+        assert "write tw.attach(model, ...) without DDP" in again  # also after a switch
+        assert "is a DTensor" in sharded
+        assert "write tw.attach(model, optimizer.optimizer, ...)" in accelerate
+        assert "attach takes a torch.optim.Optimizer" in word
+        assert f"learning rates differ between ranks in step 0: rank {rank} has {0.1 * (1 + rank)}" in rates
+        assert "is not in the model" in timeout
+
+
+def two_passes() -> list[Any]:
+    model = net()
+    optimizer = sgd(model)
+    with (
+        tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0) as wire,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss(model, batch(step)).backward()
+            loss(model, batch(step + 10)).backward()
+            optimizer.step()
+        rounds = wire.stats()["rounds"]
+    return [
+        rounds,
+        [str(one.message) for one in told if "no_sync" in str(one.message)],
+        equal_everywhere(flat(model)),
+    ]
+
+
+def test_backward_passes_that_all_exchange_are_told_of_once() -> None:
+    for rounds, told, equal in on_ranks(two_passes, 2):
+        assert rounds == 6
+        assert len(told) == 1
+        assert "write `with wire.no_sync():`" in told[0]
+        assert equal
+
+
+def looked_at() -> list[bool]:
+    """`consensus` and `state_dict` between backward and step leave the gradients alone."""
+    models = []
+    for look in (False, True):
+        model = net()
+        optimizer = sgd(model)
+        with tw.attach(model, optimizer, tw.methods.ecq_sgd(), min_size=0) as wire:
+            for step in range(3):
+                optimizer.zero_grad()
+                loss(model, batch(step)).backward()
+                if look:
+                    assert wire.consensus().distance == 0.0
+                    wire.state_dict()
+                optimizer.step()
+        models.append(flat(model))
+    return [torch.equal(*models)]
+
+
+def test_looking_between_backward_and_step_changes_nothing() -> None:
+    assert on_ranks(looked_at, 2) == [[True], [True]]
+
+
+def switched_away(name: str) -> list[Any]:
+    """From a method under which models differ: all ranks go on from the mean."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    wire = tw.attach(model, optimizer, tw.method(name), min_size=0)
+    train(model, optimizer, range(10))
+    before = wire.consensus().model if name != "ad-psgd" else None
+    wire.switch(tw.methods.sgd())
+    equal = equal_everywhere(flat(model))
+    mean = True
+    if before is not None:
+        mean = all(torch.equal(before[key], p.detach()) for key, p in model.named_parameters())
+    train(model, optimizer, range(10, 14))
+    still = equal_everywhere(flat(model))
+    wire.detach()
+    return [equal, mean, still]
+
+
+@pytest.mark.parametrize("name", ["ad-psgd", "d-psgd", "local-sgd:every=4"])
+def test_after_a_switch_everybody_has_the_mean(name: str) -> None:
+    assert on_ranks(switched_away, 2, name) == [[True, True, True]] * 2
+
+
+ENDS = {"end": 0, "destroy": 0, "exit": 0, "raise between": 1, "exit between": 3}
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [("destroy", "qsgd"), ("raise between", "d-psgd"), ("end", "ad-psgd")],
+)
+def test_a_script_may_end_as_it_likes(how: str, method: str) -> None:
+    """README's diff to the letter, with a watch that looks 500 times a second."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    script = str(Path(__file__).parent / "letter.py")
+    env = {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "PATH": ""}
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, how, method, str(store.port)],
+            env={**env, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        told = [process.communicate(timeout=90)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [ENDS[how]] * 2, told
+    assert not any("terminate called" in text for text in told)
