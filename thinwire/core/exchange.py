@@ -41,6 +41,16 @@ class Exchange(Config, ABC):
         """Whether the result grows with what goes in, as a gradient does and a vote does not."""
         return all(channel.compressor.keeps_scale for channel in self.channels)
 
+    @property
+    def plain(self) -> Exchange:
+        """What tensors that travel uncompressed go through, and all of them in rounds of warm-up.
+
+        Where it has a state, that is a part of the state of this exchange, by the same names.
+        """
+        from thinwire.exchange.all_reduce import AllReduce  # noqa: PLC0415  (an exchange itself)
+
+        return AllReduce()
+
     @abstractmethod
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The state of one vector on this rank."""

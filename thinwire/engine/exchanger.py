@@ -83,7 +83,7 @@ class Exchanger:
         self.drops = drop_dead
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
         self.gossips = isinstance(exchange, Gossip)
-        self.plain: Exchange = exchange.plain if isinstance(exchange, Gossip) else PLAIN
+        self.plain: Exchange = PLAIN if exchange.plain == PLAIN else exchange.plain
         backend = "gloo" if drop_dead else dist.get_backend(group)  # nccl ends the process where a peer breaks off
         one = backend == "nccl" or isinstance(exchange, Proximal)
         slots = 1 if one else method.overlap.in_flight

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.shards import shards
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ class Hierarchical(Exchange):
     def keeps_scale(self) -> bool:
         """As the outer exchange."""
         return self.outer.keeps_scale
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32, or, where the outer one keeps a state, the same groups around it."""
+        plain = self.outer.plain
+        return plain if plain == AllReduce() else Hierarchical(plain, self.local)
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Inner groups, outer groups, and those that `outer` needs inside them."""

@@ -6,5 +6,15 @@ from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.memory.lazy import Lazy
 from thinwire.memory.momentum import LocalMomentum
 from thinwire.memory.momentum_correction import MomentumCorrection
+from thinwire.memory.velocity import Velocity
 
-__all__ = ["Difference", "ErrorFeedback", "Lazy", "LocalMomentum", "Memory", "MomentumCorrection", "NoMemory"]
+__all__ = [
+    "Difference",
+    "ErrorFeedback",
+    "Lazy",
+    "LocalMomentum",
+    "Memory",
+    "MomentumCorrection",
+    "NoMemory",
+    "Velocity",
+]
