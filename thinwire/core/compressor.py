@@ -26,6 +26,8 @@ class Compressor(Config, ABC):
 
     linear: ClassVar[bool] = False
     """Bodies are float32 vectors whose sum decodes to the sum: they may be added on the wire."""
+    whole_tensors: ClassVar[bool] = False
+    """What it shares in a tensor is the whole tensor's: a part of one would be sent otherwise."""
     fixed_size: ClassVar[bool] = True
     """`nbytes` is exact, so peers need not exchange sizes."""
     keeps_scale: ClassVar[bool] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 from thinwire.core.config import Config
 
@@ -21,9 +21,6 @@ class Exchange(Config, ABC):
 
     State is a flat dict: "send." or "recv." and the memory's own names behind the prefix of a hop.
     """
-
-    whole_tensors: ClassVar[bool] = False
-    """Needs tensors whole, as matrices: the engine does not cut its buckets into chunks."""
 
     @property
     @abstractmethod
@@ -54,6 +51,11 @@ class Exchange(Config, ABC):
     @abstractmethod
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The state of one vector on this rank."""
+
+    @property
+    def whole_tensors(self) -> bool:
+        """Needs tensors whole, as matrices or for their scale: the engine does not cut its buckets into chunks."""
+        return any(channel.compressor.whole_tensors for channel in self.channels)
 
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
