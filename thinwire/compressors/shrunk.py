@@ -42,7 +42,11 @@ class Shrunk(Biased):
             raise ValueError(f"{self.compressor.id} is biased, and has no omega to divide by; write it alone")
         if self.w is not None and self.w < 0:
             raise ValueError(f"Shrunk(w={self.w}): write w=None, or a number from 0")
-        for fact in ("fixed_size", "keeps_scale"):  # facts of the class elsewhere, here of the inner compressor
+        for fact in (
+            "fixed_size",
+            "keeps_scale",
+            "whole_tensors",
+        ):  # elsewhere facts of the class, here of what is inside
             object.__setattr__(self, fact, getattr(self.compressor, fact))
 
     @property

@@ -43,6 +43,11 @@ class AllGather(Exchange):
         return {"": self.channel}
 
     @property
+    def keeps_scale(self) -> bool:
+        """Not where it is a vote."""
+        return self.reduce == "mean" and super().keeps_scale
+
+    @property
     def plain(self) -> Exchange:
         """A sum of float32, with what the memory keeps of vectors that are sent whole."""
         return AllReduce(Channel(Identity(), self.channel.memory.plain))

@@ -61,6 +61,11 @@ class ScatterGather(Exchange):
         return {"up.": self.up, "down.": self.down or self.up}
 
     @property
+    def keeps_scale(self) -> bool:
+        """Not where it is a vote."""
+        return self.reduce == "mean" and super().keeps_scale
+
+    @property
     def plain(self) -> Exchange:
         """A sum of float32; where a memory keeps something of vectors that are sent whole, the two hops with it."""
         up, down = (Channel(Identity(), c.memory.plain, crc=c.crc) for c in self.channels)
