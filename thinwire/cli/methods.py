@@ -9,7 +9,7 @@ import torch
 import typer
 
 from thinwire import compressors
-from thinwire.cli.output import show
+from thinwire.cli.output import say, show
 from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.memory import NoMemory
@@ -34,6 +34,7 @@ METHOD_COLUMNS = {
     "bits_per_element": ".2f",
     "unbiased": "",
     "contraction": "",
+    "optimizer": "",
 }
 COMPRESSOR_COLUMNS = {
     "method": "",
@@ -58,6 +59,9 @@ def methods(
         "(on a Gaussian where they depend on the data)."
     )
     show(made, as_json=False, title=title, columns=METHOD_COLUMNS)
+    for row in made:
+        if row["note"]:
+            say(f"{row['method']}: {row['note']}")
     show(parts, as_json=False, title=f"Compressors, on {SIZE:,} elements.", columns=COMPRESSOR_COLUMNS)
 
 
@@ -76,6 +80,8 @@ def _method(name: str) -> Row:
         "memory": _memory(one.exchange),
         "signal": one.sync.of.name,
         **_facts(_compressor(one.exchange)),
+        "optimizer": one.recipe.words,
+        "note": one.recipe.note,
         "about": _about(make.__module__),
     }
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import signature
-from typing import ClassVar, ParamSpec, final
+from typing import ClassVar, ParamSpec, TypeAlias, final
 
 from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
+from thinwire.core.recipe import Recipe
 from thinwire.core.registry import Registry
 from thinwire.sync.schedule import Sync
 
@@ -64,13 +65,30 @@ class Method(Config):
         parts = replace(self, label="").to_json()
         return f"custom-{zlib.crc32(parts.encode()):08x}"
 
+    @property
+    def recipe(self) -> Recipe:
+        """What it wants of the optimizer: as stated for its factory, while it still exchanges the same."""
+        with suppress(ValueError):
+            if self.label and METHODS.parse(self.label).exchange == self.exchange:
+                stated = RECIPES.get(self.label.partition(":")[0], Recipe())
+                return stated if isinstance(stated, Recipe) else stated(self)
+        return Recipe()
+
 
 METHODS: Registry[Method] = Registry("method", "thinwire.methods")
 """Every paper's factory by its id."""
 
 
-def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
-    """Register a factory; the methods it makes carry `name` and the arguments that differ from the defaults."""
+Stated: TypeAlias = Recipe | Callable[[Method], Recipe]
+RECIPES: dict[str, Stated] = {}
+"""By the name of the factory; not there: `Recipe()`."""
+
+
+def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
+    """Register a factory; the methods it makes carry `name` and the arguments that differ from the defaults.
+
+    `recipe` is what they want of the optimizer, or finds it where that depends on the arguments.
+    """
 
     def decorate(make: Callable[P, Method]) -> Callable[P, Method]:
         parameters = signature(make).parameters
@@ -82,6 +100,8 @@ def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
             return replace(make(*args, **kwargs), label=label)
 
         METHODS.add(name, labelled)
+        if recipe is not None:
+            RECIPES[name] = recipe
         return labelled
 
     return decorate

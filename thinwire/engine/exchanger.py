@@ -10,6 +10,7 @@ Models that gossip need no agreement, and wait for neighbours alone. One that is
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 from concurrent.futures import Future
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
 
 T = TypeVar("T")
+log = logging.getLogger("thinwire")
 PLAIN = AllReduce()
 LOOK = 0.2  # seconds between looks at the alarm while waiting
 _attached = itertools.count()  # ranks attach in the same order, so this names an attach on all of them
@@ -115,7 +117,7 @@ class Exchanger:
     ) -> Exchanger:
         """An exchanger on every rank; ValueError on all of them where they differ in method or `fields`.
 
-        The optimizer's steps are measured where a memory of the method asks for them.
+        The optimizer's steps are measured where a memory of the method asks for them. Rank 0 logs the method's note.
         """
         exchanger = cls(method, group, seed, timeout, optimizer, drop_dead)
         common = {
@@ -133,6 +135,8 @@ class Exchanger:
         if differs:
             exchanger.close()
             raise ValueError(differs)
+        if method.recipe.note and exchanger.comm.rank == 0:
+            log.warning("%s: %s", method.id, method.recipe.note)
         return exchanger
 
     def bucket(self, index: int, parcel: Parcel) -> Bucket:

@@ -24,11 +24,12 @@ from thinwire.compressors.dgc_topk import DgcTopK
 from thinwire.compressors.sparse import Values
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.momentum_correction import MomentumCorrection
 
 
-@method("dgc")
+@method("dgc", Recipe(momentum=0.0))
 def dgc(
     ratio: float = 0.001,
     momentum: float = 0.9,

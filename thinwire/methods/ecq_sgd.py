@@ -12,11 +12,11 @@ With `exchange="scatter-gather"` the owners of shards quantise their means too, 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
-Departs from the paper: every `block` of 512 elements has its own norm, where the paper takes that of the whole gradient;
-`block=None` takes that of a message. h is multiplied by lr / lr' when the learning rate changes from lr to lr', so that
-it moves the parameters as it would have; the accounts know of one learning rate (write ErrorFeedback(0.2, 0.9,
-rescaled=False) in a Channel for their h). Fields of equal width unless `code` is given, since they are packed in the
-pass that rounds. alpha = 0.2 and beta = 0.9 come from a public port. Scatter-gather is ours.
+Departs from the paper: every `block` of 512 elements has its own norm, where the paper takes that of the whole
+gradient; `block=None` takes that of a message. h is multiplied by lr / lr' when the learning rate changes from lr to
+lr', so that it moves the parameters as it would have; the accounts know of one learning rate (write
+ErrorFeedback(0.2, 0.9, rescaled=False) in a Channel for their h). Fields of equal width unless `code` is given, since
+they are packed in the pass that rounds. alpha = 0.2 and beta = 0.9 come from a public port. Scatter-gather is ours.
 """
 
 from __future__ import annotations

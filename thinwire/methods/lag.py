@@ -21,11 +21,17 @@ from __future__ import annotations
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
 
+NOTE = (
+    "for full gradients or large batches: the noise of small batches is a change like any other, so that nearly all "
+    "rounds are uploaded; with momentum the steps outgrow the gradients, and rounds are left out that are needed"
+)
 
-@method("lag")
+
+@method("lag", Recipe(momentum=0.0, scale=10, note=NOTE))
 def lag(xi: float = 0.1, depth: int = 10) -> Method:
     """Whole gradients, when they have changed; `xi` weighs each of the last `depth` steps.
 

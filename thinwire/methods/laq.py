@@ -25,11 +25,13 @@ from __future__ import annotations
 from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
+from thinwire.methods.lag import NOTE
 
 
-@method("laq")
+@method("laq", Recipe(momentum=0.0, scale=10, note=NOTE))
 def laq(bits: int = 4, xi: float = 0.08, depth: int = 10, patience: int = 100) -> Method:
     """Changes of the gradient on a grid of 2^`bits` points, when they are worth it.
 

@@ -20,11 +20,13 @@ from __future__ import annotations
 from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
+from thinwire.methods.lag import NOTE
 
 
-@method("slaq")
+@method("slaq", Recipe(momentum=0.0, scale=10, note=NOTE))
 def slaq(bits: int = 3, xi: float = 0.08, depth: int = 10, patience: int = 100, slack: float = 0.0) -> Method:
     """LAQ with constants for noisy gradients.
 
