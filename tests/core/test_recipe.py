@@ -53,5 +53,5 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 
 def test_words() -> None:
-    assert Recipe().words == "SGD, momentum=0.9"
-    assert methods.onebit_adam().recipe.words == "OneBitAdam, lr=0.001"
+    assert Recipe().words == "SGD, momentum 0.9"
+    assert methods.onebit_adam().recipe.words == "OneBitAdam, lr 0.001"

@@ -14,6 +14,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.memory import NoMemory
 from thinwire.core.method import METHODS
+from thinwire.core.recipe import Recipe
 from thinwire.core.types import Layout
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import quantisers
@@ -34,7 +35,6 @@ METHOD_COLUMNS = {
     "bits_per_element": ".2f",
     "unbiased": "",
     "contraction": "",
-    "optimizer": "",
 }
 COMPRESSOR_COLUMNS = {
     "method": "",
@@ -59,9 +59,10 @@ def methods(
         "(on a Gaussian where they depend on the data)."
     )
     show(made, as_json=False, title=title, columns=METHOD_COLUMNS)
+    say(f"Each is trained with {Recipe().words} and the task's step size, but for")
     for row in made:
-        if row["note"]:
-            say(f"{row['method']}: {row['note']}")
+        if METHODS[row["method"]]().recipe != Recipe():
+            say(f"  {row['method']}: {'; '.join(filter(None, (row['optimizer'], row['note'])))}")
     show(parts, as_json=False, title=f"Compressors, on {SIZE:,} elements.", columns=COMPRESSOR_COLUMNS)
 
 

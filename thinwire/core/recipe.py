@@ -5,9 +5,9 @@ the step size of the task. Those that do not say so: a vote moves every weight b
 that keeps momentum leaves none for the optimizer.
 
 >>> Recipe(momentum=0.0, lr=1e-3).words
-'SGD, lr=0.001'
+'SGD, no momentum, lr 0.001'
 >>> Recipe(momentum=0.0, scale=10).words
-'SGD, 10 times the lr'
+'SGD, no momentum, 10 times the lr'
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ class Recipe:
     @property
     def words(self) -> str:
         """For tables."""
-        momentum = f"momentum={self.momentum:g}" if self.momentum else ""
+        momentum = f"momentum {self.momentum:g}" if self.momentum else ""
+        if self.optimizer == "sgd" and not self.momentum:
+            momentum = "no momentum"
         size = f"{self.scale:g} times the lr" if self.scale != 1 else ""
         if self.lr is not None:
-            size = f"lr={self.lr:g}"
+            size = f"lr {self.lr:g}"
         return ", ".join(word for word in (NAMES[self.optimizer], momentum, size) if word)

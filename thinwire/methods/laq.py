@@ -28,10 +28,14 @@ from thinwire.core.method import Method, method
 from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
-from thinwire.methods.lag import NOTE
+
+NOTE = (
+    "for full gradients or large batches, and messages of few thousand elements: noise is a change like any other, and "
+    "the error of a grid with one range for many elements raises the bar, so that old gradients are used for long"
+)
 
 
-@method("laq", Recipe(momentum=0.0, scale=10, note=NOTE))
+@method("laq", Recipe(momentum=0.0, scale=2, note=NOTE))
 def laq(bits: int = 4, xi: float = 0.08, depth: int = 10, patience: int = 100) -> Method:
     """Changes of the gradient on a grid of 2^`bits` points, when they are worth it.
 

@@ -23,10 +23,10 @@ from thinwire.core.method import Method, method
 from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
-from thinwire.methods.lag import NOTE
+from thinwire.methods.laq import NOTE
 
 
-@method("slaq", Recipe(momentum=0.0, scale=10, note=NOTE))
+@method("slaq", Recipe(momentum=0.0, scale=2, note=NOTE))
 def slaq(bits: int = 3, xi: float = 0.08, depth: int = 10, patience: int = 100, slack: float = 0.0) -> Method:
     """LAQ with constants for noisy gradients.
 
