@@ -26,8 +26,8 @@ from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
 
 NOTE = (
-    "for full gradients or large batches: the noise of small ones is a change like any other, so that nearly all rounds "
-    "are uploaded; momentum makes steps outgrow gradients, and rounds are left out that are needed"
+    "for full gradients or large batches: the noise of small ones is a change like any other, so that nearly all "
+    "rounds are uploaded; momentum makes steps outgrow gradients, and rounds are left out that are needed"
 )
 
 

@@ -30,8 +30,8 @@ from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
 
 NOTE = (
-    "for full gradients or large batches, and messages of few thousand elements: noise is a change like any other, and "
-    "the error of a grid with one range for many elements raises the bar, so that old gradients are used for long"
+    "for full gradients or large batches, and messages of few thousand elements: noise is a change like any other, "
+    "and the error of a grid with one range for many elements raises the bar, so that old gradients are used for long"
 )
 
 

@@ -28,8 +28,8 @@ from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.marina import Marina
 
 NOTE = (
-    "for full gradients or large batches: changes of small ones hold the noise of two batches, times 1 / ratio; without "
-    "momentum, and with small steps"
+    "for full gradients or large batches: changes of small ones hold the noise of two batches, times 1 / ratio; "
+    "without momentum, and with small steps"
 )
 
 
