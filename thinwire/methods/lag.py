@@ -6,8 +6,10 @@ last upload q_i on every rank and the mean of all on each.
     |g_i - q_i|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2:   q_i = g_i is sent
     x = x - lr (1/n) sum_i q_i
 
-It is meant for full or large-batch gradients: noise is a change like any other. The optimizer's steps are measured,
-so `ddp_hook` needs the optimizer. A GradScaler makes gradients larger than the steps show, and so uploads more.
+It is meant for full or large-batch gradients: noise is a change like any other (docs/choosing.md has the figures).
+The right side is that of plain gradient descent, dx = -lr q; momentum makes it larger. The optimizer's steps are
+measured, so `ddp_hook` needs the optimizer. A GradScaler makes gradients larger than the steps show, and so uploads
+more.
 
 Reference: Chen, Giannakis, Sun, Yin, "LAG: lazily aggregated gradient for communication-efficient distributed
 learning", NeurIPS 2018, arXiv 1805.09965, algorithm 1 (LAG-WK).

@@ -8,9 +8,10 @@ others. Keeps the last upload q_i on every rank, what it lost, and the mean of a
         q_i = q_i + v^ is sent, e^ = e
     x = x - lr (1/n) sum_i q_i
 
-With full gradients of strongly convex functions it converges to the optimum at a linear rate. The optimizer's steps
-are measured, so `ddp_hook` needs the optimizer. A GradScaler makes gradients larger than the steps show, and so
-uploads more.
+With full gradients of strongly convex functions it converges to the optimum at a linear rate. With small batches it
+does not pay: docs/choosing.md has the figures. The right side is that of plain gradient descent, dx = -lr q; momentum
+makes it larger. The optimizer's steps are measured, so `ddp_hook` needs the optimizer. A GradScaler makes gradients
+larger than the steps show, and so uploads more.
 
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, algorithm 2.

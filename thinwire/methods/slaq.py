@@ -6,7 +6,7 @@ others. Keeps what LAQ keeps; the rule is LAQ's with other constants:
     |v^|^2 >= xi sum_d |dx_d|^2 / lr^2 + 1.5 (|e|^2 + |e^|^2) + n slack
 
 Noise of the mini-batch is a change like any other: where it outweighs the change of the gradient, set `slack` to the
-mean square of a change, per element, that is not worth an upload.
+mean square of a change, per element, that is not worth an upload. docs/choosing.md has figures for small batches.
 
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, section 4 and the authors' code.
