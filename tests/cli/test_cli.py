@@ -51,6 +51,10 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["ecq-sgd"]["signal"] == "grad"
     assert by_name["ef-signsgd"]["contraction"]
     assert by_name["sgd"]["bits_per_element"] == 32
+    assert by_name["sgd"]["optimizer"] == "SGD, momentum 0.9"
+    assert by_name["dgc"]["optimizer"] == "SGD, no momentum"
+    assert "large batches" in by_name["laq"]["note"]
+    assert not by_name["sgd"]["note"]
 
 
 def test_methods_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +62,8 @@ def test_methods_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "Alistarh" in out
     assert "terngrad:clip=2.5" in out
+    assert "dgc: SGD, no momentum\n" in out
+    assert "times the lr; for full gradients or large batches" in out
 
 
 @pytest.mark.parametrize("backend", ["cpu", "all"])

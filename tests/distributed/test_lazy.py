@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -104,3 +105,20 @@ def test_ddp_needs_the_optimizer_and_then_skips_too() -> None:
         assert result["stats"]["uploads"] >= 1
         assert result["equal"]
         assert len(result["motion"]) == 6
+
+
+def noted(name: str) -> list[str]:
+    """What attach logs."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("thinwire").addHandler(handler)
+    model = net()
+    tw.attach(model, torch.optim.SGD(model.parameters(), lr=0.05), METHODS.parse(name)).detach()
+    return heard
+
+
+def test_rank_0_says_what_the_method_is_for() -> None:
+    first, second = on_ranks(noted, 2, "laq:bits=3")
+    assert first == ["laq:bits=3: " + tw.methods.laq().recipe.note]
+    assert second == []

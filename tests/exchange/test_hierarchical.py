@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from battery import LAYOUT, vector
@@ -10,8 +12,9 @@ from lockstep import World
 from thinwire import Channel, Comm, Layout, run
 from thinwire.compressors import Identity, Qsgd, ScaledSign, TernGrad
 from thinwire.core.exchange import Exchange
+from thinwire.core.method import METHODS
 from thinwire.core.types import State
-from thinwire.exchange import AllGather, AllReduce, Hierarchical, ScatterGather, SharedScale
+from thinwire.exchange import AllGather, AllReduce, Gossip, Hierarchical, PowerSgd, ScatterGather, SharedScale
 from thinwire.memory import ErrorFeedback
 
 N = 8
@@ -93,6 +96,33 @@ def test_ranks_that_do_not_divide_are_refused() -> None:
         run(program, 6)
     with pytest.raises(ValueError, match="cannot cut 6 ranks"):
         exchange.groups(6)
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if isinstance(METHODS[n]().exchange, Gossip)])
+def test_what_gossips_is_refused(name: str) -> None:
+    """The engine would not see its graph, its start or what it does with small tensors."""
+    gossip = METHODS[name]().exchange
+    line = r"write {} alone, or Hierarchical\(AllGather\(Channel\(Qsgd\(bits=4\)\)\), local=2\)"
+    with pytest.raises(ValueError, match=line.format(re.escape(repr(gossip)))):
+        Hierarchical(gossip, 2)
+
+
+def test_facts_of_the_outer_exchange_are_handed_on() -> None:
+    votes = AllGather(Channel(Identity()), reduce="majority")
+    for outer in (PowerSgd(), SharedScale(TernGrad()), AllGather(Channel(Qsgd(bits=4))), votes):
+        assert Hierarchical(outer, 2).whole_tensors == outer.whole_tensors
+        assert Hierarchical(outer, 2).keeps_scale == outer.keeps_scale
+        assert Hierarchical(outer, 2).hops == outer.hops
+    assert PowerSgd().whole_tensors
+    assert not votes.keeps_scale
+
+
+def test_low_rank_between_groups_conserves() -> None:
+    xs = [vector(4096, seed=r) for r in range(4)]
+    world = World(Hierarchical(PowerSgd(), 2), Layout(("w",), ((64, 64),)), 4)
+    got = sum((world.step(xs) for _ in range(150)), torch.zeros(4096)) / 150
+    mean = torch.stack(xs).mean(0)
+    assert (got - mean).norm() < 0.2 * mean.norm()  # error feedback sends what the low rank leaves
 
 
 def test_wrong_parts_are_refused() -> None:

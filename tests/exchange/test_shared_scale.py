@@ -33,13 +33,22 @@ BIG = Layout(("w", "b", "v"), ((60, 50), (133,), (900,)))
 
 
 def sums(c: BlockQuantiser, xs: list[Tensor], layout: Layout) -> tuple[Tensor, Tensor]:
-    """The integer sums and the shared scale of every element, from the definition."""
+    """The integer sums and the shared scale of every element, from the definition.
+
+    Blocks are a shard's; tensors, where they have the scale, are whole, and each rank clips them to its own.
+    """
     total, scale = torch.zeros(layout.numel, dtype=torch.int64), torch.zeros(layout.numel)
+    if isinstance(c, TernGrad):
+        own = [c.scales(x, layout)[c.blocks(layout).index] for x in xs]
+        xs = [torch.maximum(torch.minimum(x, s), -s) for x, s in zip(xs, own, strict=True)]
+        scale = torch.stack(own).amax(0)
     for cut in shards(layout, len(xs)):
         if not cut.layout.numel:
             continue
         part = slice(cut.start, cut.stop)
         shared = torch.stack([c.scales(x[part], cut.layout) for x in xs]).amax(0)
+        if isinstance(c, TernGrad):
+            shared = scale[part][c.blocks(cut.layout).starts[:-1]]  # type: ignore[index]
         scale[part] = shared[c.blocks(cut.layout).index]
         for rank, x in enumerate(xs):
             key = Key(seed=1, rank=rank, offset=cut.start)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from thinwire.core.method import METHODS
 from thinwire.lab import race_table, records
 from thinwire.lab.race import NAMES, Track, lost, runs
 from thinwire.lab.race_courses import COURSES
@@ -114,3 +115,5 @@ def test_a_model_that_is_not_finite_has_lost() -> None:
 def test_momentum() -> None:
     assert step_of("digits", "dgc:ratio=0.01", 0.1).momentum == 0
     assert step_of("digits", "qsgd:bits=4", 0.1).momentum == 0.9
+    assert step_of("digits", "ddp fp16", 0.1).momentum == 0.9
+    assert step_of("digits", "majority-vote", None).lr == METHODS.parse("majority-vote").recipe.lr

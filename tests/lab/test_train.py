@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from thinwire.core.method import METHODS
 from thinwire.lab.launch import launch
-from thinwire.lab.step_sizes import step_of
+from thinwire.lab.step_sizes import optimizer_of, step_of
 from thinwire.lab.tasks import get
 from thinwire.lab.train import Job, Progress, train_all
+from thinwire.optim import OneBitAdam
 
 
 def test_same_seed_same_numbers() -> None:
@@ -32,3 +35,17 @@ def test_sign_methods_take_small_steps() -> None:
     assert step_of(task, "majority-vote").lr < task.lr / 10
     assert step_of(task, "majority-vote").momentum == 0
     assert (step_of(task, "qsgd:bits=2").lr, step_of(task, "qsgd").momentum) == (task.lr, 0.9)
+
+
+def test_a_method_that_keeps_momentum_leaves_none_to_the_optimizer() -> None:
+    for name in ("digits", "fashion", "text"):
+        task = get(name)
+        for method in ("dgc:ratio=0.01", "signum", "demo"):
+            step = step_of(task, method)
+            optimizer = optimizer_of(METHODS.parse(method), step, [torch.zeros(1)])
+            assert (step.momentum, optimizer.defaults["momentum"]) == (0, 0)
+        assert step_of(task, "dgc").lr == task.lr
+        assert step_of(task, "demo").lr < 0.01
+        assert isinstance(
+            optimizer_of(METHODS.parse("onebit-adam"), step_of(task, "onebit-adam"), [torch.zeros(1)]), OneBitAdam
+        )

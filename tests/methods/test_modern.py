@@ -11,7 +11,7 @@ from thinwire import Channel, Key, Layout, methods
 from thinwire.compressors import DctTopK, Natural, RandomK, ScaledSign
 from thinwire.core.method import METHODS
 from thinwire.engine.plan import MIN_SIZE, smallest
-from thinwire.exchange import AllGather, AllReduce, Marina, MeanOfSenders
+from thinwire.exchange import AllGather, AllReduce, Marina, MeanOfSenders, Mix
 from thinwire.exchange.marina import heads
 from thinwire.kernels.dct import dct, idct
 from thinwire.memory import Difference, ErrorFeedback
@@ -58,6 +58,9 @@ def test_marina_refuses_what_it_cannot_add_up() -> None:
         Marina(AllGather(Channel(ScaledSign())))
     with pytest.raises(ValueError, match="without a memory"):
         Marina(AllGather(Channel(Natural(), Difference(0.5))))
+    for changes in (Mix(), Marina(AllReduce()), AllGather(Channel(Natural()), reduce="majority")):
+        with pytest.raises(ValueError, match=r"gives no mean or keeps a state; write Marina\(AllReduce\(Channel"):
+            Marina(changes)
     with pytest.raises(ValueError, match="write p = 1"):
         Marina(AllReduce(), p=0.0)
     with pytest.raises(TypeError, match="Marina takes an Exchange"):

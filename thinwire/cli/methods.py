@@ -9,11 +9,12 @@ import torch
 import typer
 
 from thinwire import compressors
-from thinwire.cli.output import show
+from thinwire.cli.output import say, show
 from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.memory import NoMemory
 from thinwire.core.method import METHODS
+from thinwire.core.recipe import Recipe
 from thinwire.core.types import Layout
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import quantisers
@@ -58,6 +59,10 @@ def methods(
         "of one hop (on a Gaussian where they depend on the data)."
     )
     show(made, as_json=False, title=title, columns=METHOD_COLUMNS)
+    say(f"Each is trained with {Recipe().words} and the task's step size, but for")
+    for row in made:
+        if METHODS[row["method"]]().recipe != Recipe():
+            say(f"  {row['method']}: {'; '.join(filter(None, (row['optimizer'], row['note'])))}")
     show(parts, as_json=False, title=f"Compressors, on {SIZE:,} elements.", columns=COMPRESSOR_COLUMNS)
 
 
@@ -76,6 +81,8 @@ def _method(name: str) -> Row:
         "memory": _memory(one.exchange),
         "signal": one.sync.of.name,
         **_facts(_compressor(one.exchange)),
+        "optimizer": one.recipe.words,
+        "note": one.recipe.note,
         "about": _about(make.__module__),
     }
 

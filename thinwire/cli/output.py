@@ -48,6 +48,11 @@ def show(
     Console(highlight=False, width=width).print(table)
 
 
+def say(line: str) -> None:
+    """A sentence below a table."""
+    Console(highlight=False).print(line, soft_wrap=True)
+
+
 def keep(path: Path | None, rows: Sequence[Row]) -> None:
     """Write the rows to a CSV file, if one is wanted."""
     if path is not None:

@@ -42,7 +42,8 @@ class Shrunk(Biased):
             raise ValueError(f"{self.compressor.id} is biased, and has no omega to divide by; write it alone")
         if self.w is not None and self.w < 0:
             raise ValueError(f"Shrunk(w={self.w}): write w=None, or a number of at least 0")
-        for fact in ("fixed_size", "keeps_scale"):  # elsewhere facts of the class, here of the inner compressor
+        # Elsewhere these are facts of the class, here of the inner compressor.
+        for fact in ("fixed_size", "keeps_scale", "whole_tensors"):
             object.__setattr__(self, fact, getattr(self.compressor, fact))
 
     @property

@@ -5,7 +5,8 @@ Sends, for each tensor g, its scaler s (32 bits) and fields of 2 bits:
     g is clipped to [-c sigma, c sigma], sigma the standard deviation of its elements (clip=c; None: not clipped)
     s = max|g| after clipping,    b_i ~ Bernoulli(|g_i| / s),    Q(g)_i = s sgn(g_i) b_i
 
-Ranks that first agree on the largest s (`scales`, then `encode_scaled`) may add the integers themselves.
+Ranks that clip to their own s and then agree on the largest (thinwire/exchange/shared_scale.py) may add the integers
+themselves. sigma and s are of whole tensors: the engine cuts none of them into chunks (`whole_tensors`).
 
 Bounds: unbiased for the clipped gradient, so for g itself only with clip=None, where
 E|Q(g) - g|^2 = s |g|_1 - |g|^2 <= (sqrt(d) - 1)/2 |g|^2.
@@ -38,6 +39,7 @@ class TernGrad(BlockQuantiser):
     """Ternary with one scaler per tensor; `clip` is in standard deviations, and None does not clip."""
 
     name: ClassVar[str] = "terngrad"
+    whole_tensors: ClassVar[bool] = True
     clip: float | None = 2.5
 
     def __post_init__(self) -> None:

@@ -72,6 +72,8 @@ class Coded(Compressor):
                 f"{self.compressor!r} has no integer symbols for a codec; "
                 f"leave the codec out: Channel({self.compressor!r})"
             )
+        for fact in ("keeps_scale", "whole_tensors"):  # facts of the class elsewhere, here of the inner compressor
+            object.__setattr__(self, fact, getattr(self.compressor, fact))
 
     @property
     def unbiased(self) -> bool:

@@ -26,6 +26,8 @@ class Compressor(Config, ABC):
 
     linear: ClassVar[bool] = False
     """Whether bodies are float32 vectors whose sum decodes to the sum, so that they may be added on the wire."""
+    whole_tensors: ClassVar[bool] = False
+    """Whether what elements share, such as a scale, belongs to a whole tensor and not to a part of it."""
     fixed_size: ClassVar[bool] = True
     """Whether `nbytes` is exact, so that peers need not exchange sizes."""
     keeps_scale: ClassVar[bool] = True

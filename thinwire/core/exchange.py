@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 from thinwire.core.config import Config
 
@@ -22,9 +22,6 @@ class Exchange(Config, ABC):
     State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name.
     """
 
-    whole_tensors: ClassVar[bool] = False
-    """Whether tensors must stay whole, as matrices, so that the engine does not cut the buckets into chunks."""
-
     @property
     @abstractmethod
     def hops(self) -> dict[str, Channel]:
@@ -41,9 +38,24 @@ class Exchange(Config, ABC):
         """Whether the result grows with its input, as a mean of gradients does and a vote does not."""
         return all(channel.compressor.keeps_scale for channel in self.channels)
 
+    @property
+    def plain(self) -> Exchange:
+        """What tensors that travel uncompressed go through, and all of them in rounds of warm-up.
+
+        Where it has a state, that is a part of the state of this exchange, by the same names.
+        """
+        from thinwire.exchange.all_reduce import AllReduce  # noqa: PLC0415  (an exchange itself)
+
+        return AllReduce()
+
     @abstractmethod
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The state of one vector on this rank."""
+
+    @property
+    def whole_tensors(self) -> bool:
+        """Needs tensors whole, as matrices or for their scale: the engine does not cut its buckets into chunks."""
+        return any(channel.compressor.whole_tensors for channel in self.channels)
 
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:

@@ -34,6 +34,11 @@ class Memory(Config, ABC):
         """How many past steps of the parameters `worth` wants to see in `Context.motion`."""
         return 0
 
+    @property
+    def plain(self) -> Memory:
+        """What must be kept where a vector is sent whole: momentum, but no residual. Its state has the same names."""
+        return NoMemory()
+
     @abstractmethod
     def init(self, like: Tensor) -> State:
         """The sender's state for a vector shaped like `like`, zero at the start."""

@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
-from typing import ClassVar, ParamSpec, final
+from typing import ClassVar, ParamSpec, TypeAlias, final
 
 from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
+from thinwire.core.recipe import Recipe
 from thinwire.core.registry import Registry
 from thinwire.sync.schedule import Sync
 
@@ -65,14 +66,29 @@ class Method(Config):
         parts = replace(self, label="").to_json()
         return f"custom-{zlib.crc32(parts.encode()):08x}"
 
+    @property
+    def recipe(self) -> Recipe:
+        """What it wants of the optimizer: as stated for its factory, while it still exchanges the same."""
+        with suppress(ValueError):
+            if self.label and METHODS.parse(self.label).exchange == self.exchange:
+                stated = RECIPES.get(self.label.partition(":")[0], Recipe())
+                return stated if isinstance(stated, Recipe) else stated(self)
+        return Recipe()
+
 
 METHODS: Registry[Method] = Registry("method", "thinwire.methods")
 """Every paper's factory by its id."""
 
 
-def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
+Stated: TypeAlias = Recipe | Callable[[Method], Recipe]
+RECIPES: dict[str, Stated] = {}
+"""By the name of the factory; one that is missing here has `Recipe()`."""
+
+
+def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
     """Register a factory; the methods it makes carry `name` and the arguments that differ from the defaults.
 
+    `recipe` says what they want of the optimizer, or is a function of the method where that depends on its arguments.
     `help` shows the docstring of the factory's module, with the equations, above that of the factory itself.
     """
 
@@ -88,6 +104,8 @@ def method(name: str) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
         docs = (sys.modules[make.__module__].__doc__, make.__doc__)
         labelled.__doc__ = "\n\n".join(cleandoc(text) for text in docs if text)
         METHODS.add(name, labelled)
+        if recipe is not None:
+            RECIPES[name] = recipe
         return labelled
 
     return decorate

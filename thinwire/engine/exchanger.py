@@ -10,6 +10,7 @@ Models that gossip need no agreement, and wait only for neighbours. A model that
 
 from __future__ import annotations
 
+import logging
 import math
 import struct
 import sys
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
 
 T = TypeVar("T")
+log = logging.getLogger("thinwire")
 PLAIN = AllReduce()
 LOOK = 0.2  # seconds between looks at the alarm while waiting
 LATE = 1.0  # seconds between looks at who has left
@@ -89,7 +91,7 @@ class Exchanger:
         self.drops = drop_dead
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
         self.gossips = isinstance(exchange, Gossip)
-        self.plain: Exchange = exchange.plain if isinstance(exchange, Gossip) else PLAIN
+        self.plain: Exchange = PLAIN if exchange.plain == PLAIN else exchange.plain
         backend = "gloo" if drop_dead else dist.get_backend(group)  # nccl ends the process when a peer breaks off
         one = backend == "nccl" or isinstance(exchange, Proximal)
         slots = 1 if one else method.overlap.in_flight
@@ -138,7 +140,7 @@ class Exchanger:
     ) -> Exchanger:
         """An exchanger on every rank; ValueError on all of them if they differ in method or `fields`.
 
-        The optimizer's steps are measured where a memory of the method asks for them.
+        The optimizer's steps are measured where a memory of the method asks for them. Rank 0 logs the method's note.
         """
         exchanger = cls(method, group, seed, timeout, optimizer, drop_dead)
         common = {
@@ -157,6 +159,8 @@ class Exchanger:
         if differs:
             exchanger.close()
             raise ValueError(differs)
+        if method.recipe.note and exchanger.comm.rank == 0:
+            log.warning("%s: %s", method.id, method.recipe.note)
         return exchanger
 
     def bucket(self, index: int, parcel: Parcel) -> Bucket:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
+from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, halves, part
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 
 if TYPE_CHECKING:
@@ -39,6 +41,16 @@ class AllGather(Exchange):
     def hops(self) -> dict[str, Channel]:
         """One hop."""
         return {"": self.channel}
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Not where it is a vote."""
+        return self.reduce == "mean" and super().keeps_scale
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32, with what the memory keeps of vectors that are sent whole."""
+        return AllReduce(Channel(Identity(), self.channel.memory.plain))
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The sender's memory, and the receiver's for everybody."""

@@ -54,7 +54,12 @@ class AllReduce(Exchange):
         return {"": self.channel}
 
     @property
-    def plain(self) -> bool:
+    def plain(self) -> AllReduce:
+        """Float32, with what the memory keeps of vectors that are sent whole."""
+        return AllReduce(Channel(Identity(), self.channel.memory.plain))
+
+    @property
+    def bare(self) -> bool:
         """Whether the vector itself is the body."""
         return isinstance(self.channel.compressor, Identity) and isinstance(self.channel.memory, NoMemory)
 
@@ -65,7 +70,7 @@ class AllReduce(Exchange):
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
-        if self.plain:
+        if self.bare:
             return await self._mean(x.float(), ctx)
         payload = self.channel.send(x, part(state, "send."), ctx)
         assert payload is not None

@@ -10,6 +10,8 @@ shard i of the vector:
 
 Between machines a rank sends what `outer` sends for 1/local of the vector. Groups are of one size, so that the mean
 of their means is the mean. The inner steps are plain float32 and, like an all-reduce, without header or checksum.
+What `outer` finds of a tensor (a scale, a matrix of low rank) is that of the part in a rank's shard. An `outer` that
+gossips is refused.
 
 >>> from thinwire.exchange.all_reduce import AllReduce
 >>> Hierarchical(AllReduce(), local=2).groups(4)
@@ -28,6 +30,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
+from thinwire.exchange.gossip import Gossip
 from thinwire.exchange.shards import shards
 
 if TYPE_CHECKING:
@@ -52,6 +56,12 @@ class Hierarchical(Exchange):
             raise TypeError(
                 f"Hierarchical takes an Exchange; write Hierarchical(AllGather({self.outer!r}), local=...)"
             )
+        if isinstance(self.outer, Gossip):
+            raise ValueError(
+                f"Hierarchical makes one mean of all ranks, and {self.outer.name} leaves each a model of its own, "
+                f"on a graph that the engine must see; write {self.outer!r} alone, or "
+                f"Hierarchical(AllGather(Channel(Qsgd(bits=4))), local={self.local})"
+            )
         if not isinstance(self.local, int) or self.local < 1:
             raise ValueError(f"Hierarchical(local={self.local}): write the number of ranks on one machine, 1 or more")
 
@@ -64,6 +74,17 @@ class Hierarchical(Exchange):
     def keeps_scale(self) -> bool:
         """As the outer exchange."""
         return self.outer.keeps_scale
+
+    @property
+    def whole_tensors(self) -> bool:
+        """As the outer exchange; shards of a group cut tensors all the same."""
+        return self.outer.whole_tensors
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32, or, where the outer one keeps a state, the same groups around it."""
+        plain = self.outer.plain
+        return plain if plain == AllReduce() else Hierarchical(plain, self.local)
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Inner groups, outer groups, and those that `outer` needs inside them."""

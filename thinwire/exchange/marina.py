@@ -31,6 +31,7 @@ import torch
 from thinwire import kernels
 from thinwire.core.exchange import Exchange
 from thinwire.core.memory import NoMemory
+from thinwire.exchange.gossip import Gossip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,6 +57,11 @@ class Marina(Exchange):
             raise TypeError(f"Marina takes an Exchange; write Marina(AllGather({self.changes!r}))")
         if not 0 < self.p <= 1:
             raise ValueError(f"Marina(p={self.p}) is outside 0 < p <= 1; write p = 1 / (1 + omega)")
+        if isinstance(self.changes, Gossip | Marina) or not self.changes.keeps_scale:
+            raise ValueError(
+                f"Marina adds up means over all ranks, and {self.changes!r} gives no mean or keeps a state; "
+                "write Marina(AllReduce(Channel(RandomK(ratio=0.0625))))"
+            )
         for channel in self.changes.channels:
             if not channel.compressor.unbiased or not isinstance(channel.memory, NoMemory):
                 raise ValueError(

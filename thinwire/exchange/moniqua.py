@@ -18,8 +18,10 @@ they have drifted too far: write rounding="shared", which moves the grid in ever
 
 Reference: Lu, De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020, arXiv 2002.11787.
 
-Departs from the paper: theta is given, not derived from bounds on gradients; the sum is over whole numbers of steps,
-so that xhat_i is the same number where it is subtracted and where it is added.
+Departs from the paper: models are mixed after the local step, where the paper's x_i is the model before it and -lr g
+is added to what was mixed. theta is given, not derived from bounds on gradients. Each message has a checksum of the
+model. The sum is over whole numbers of steps, so that xhat_i is the same number where it is taken off and where it is
+added.
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ class PowerSgd(Exchange):
     """The mean over all ranks, of matrix rank `rank`; what is lost is kept for the next step."""
 
     name: ClassVar[str] = "power-sgd"
-    whole_tensors: ClassVar[bool] = True
     rank: int = 2
     iterations: int = 1
     least: float = 2.0
@@ -65,6 +64,11 @@ class PowerSgd(Exchange):
         check_rank("PowerSgd", self.rank, self.least)
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"PowerSgd(iterations={self.iterations}): write 1 or more")
+
+    @property
+    def whole_tensors(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def hops(self) -> dict[str, Channel]:

@@ -15,7 +15,7 @@ waits for the second vector. And a vector's `begin`, `tell` and `hear` must run 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 from thinwire.exchange.gossip import Gossip
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 class Proximal(Gossip):
     """Base of the exchanges around a subproblem. The engine sends a model in one piece."""
 
-    whole_tensors: ClassVar[bool] = True
+    @property
+    def whole_tensors(self) -> bool:
+        """Always."""
+        return True
 
     @abstractmethod
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:

@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
+from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.memory import NoMemory
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 from thinwire.exchange.shards import shards
 
@@ -56,6 +59,17 @@ class ScatterGather(Exchange):
     def hops(self) -> dict[str, Channel]:
         """Two hops."""
         return {"up.": self.up, "down.": self.down or self.up}
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Not where it is a vote."""
+        return self.reduce == "mean" and super().keeps_scale
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32; where a memory keeps something of vectors that are sent whole, the two hops with it."""
+        up, down = (Channel(Identity(), c.memory.plain, crc=c.crc) for c in self.channels)
+        return AllReduce() if up.memory == down.memory == NoMemory() else ScatterGather(up, down)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The state of both hops: up, from the whole vector to the own shard; down, the other way."""

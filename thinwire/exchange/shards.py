@@ -18,11 +18,12 @@ class Shard(NamedTuple):
     layout: Layout
 
     def context(self, ctx: Context, hop: int = 0) -> Context:
-        """The shard's part of the step: its elements of the layout, and noise that no other shard or hop draws."""
+        """The shard's part of the step, of its layout and of a model, with noise that no other shard or hop draws."""
         tile = -(-self.start // TILE) * TILE  # an empty shard at the end starts where there is no tile
         k = ctx.key
         key = Key(k.seed, k.step, k.rank, k.bucket, k.hop + hop, k.offset + tile)
-        return Context(ctx.comm, self.layout, key, ctx.clock, ctx.lr, ctx.before, ctx.motion)
+        before = None if ctx.before is None else ctx.before[self.start : self.stop]
+        return Context(ctx.comm, self.layout, key, ctx.clock, ctx.lr, before, ctx.motion)
 
 
 @lru_cache(maxsize=4096)

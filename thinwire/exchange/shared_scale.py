@@ -2,14 +2,16 @@
 
 One lossy step, whatever the number of ranks n. With s levels and, for each block, scale N:
 
+    0  x_i is clipped to its own N_i     where the compressor clips, as TernGrad does
     1  N = max_i N_i                     all-reduce of the scales, 4 bytes a block
     2  q_i = Q(x_i) with scale N         cut into n shards, shard j to rank j, b bits an element
     3  t_j = sum_i q_i                   at the owner, in [-n s, n s]: exact
     4  t_j to everybody                  ceil(log2(2 n s + 1)) bits an element: exact
        out = t N / (n s)                 on every rank: the same bits
 
-Scales belong to the shards: a block or tensor that a shard's edge cuts has one scale on either side of it. Needs a
-compressor whose symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, IntBlock, LowPrecision.
+Blocks are counted from the start of a shard: one that a shard's edge cuts has one scale on either side of it. Where a
+tensor has one scale (TernGrad), it is that of the whole tensor, whatever shards it lies in. Needs a compressor whose
+symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, IntBlock, LowPrecision.
 
 >>> from thinwire.compressors import Qsgd
 >>> SharedScale(Qsgd(bits=4)).sum_width(ranks=8)  # -56 .. 56
@@ -18,14 +20,13 @@ compressor whose symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, I
 Reference: Wen et al., "TernGrad: ternary gradients to reduce communication in distributed deep learning",
 NeurIPS 2017, arXiv 1705.07878: "scaler sharing".
 
-Departs from the paper: its server is spread over the ranks, one shard each, and with that its scaler of a layer may
-be several, of the parts that shards cut it into.
+Departs from the paper: its server is spread over the ranks, one shard each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, cast, final
 
 import torch
 
@@ -38,13 +39,16 @@ from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import HEADER, Payload
 from thinwire.exchange.shards import shards
-from thinwire.kernels.spec import Kind
+from thinwire.kernels.spec import Kind, Norm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.comm.base import Comm
     from thinwire.core.types import Context, Layout, State
+    from thinwire.exchange.shards import Shard
 
 
 @final
@@ -80,11 +84,12 @@ class SharedScale(Exchange):
         q, n = self.compressor, ctx.comm.size
         cuts = shards(ctx.layout, n)
         with ctx.clock.span("encode"):
-            found = torch.cat([q.scales(x[cut.start : cut.stop], cut.layout) for cut in cuts])
+            x = x.float()
+            found = self._scales(x, cuts, ctx.layout)
         # Not every network's maximum keeps NaN; all keep inf, and no scale is inf.
         top = await ctx.comm.all_reduce(torch.where(found.isnan(), torch.inf, found), "max")
         shared = torch.where(top.isinf(), torch.nan, top)
-        scales = torch.split(shared, [q.blocks(cut.layout).count for cut in cuts])
+        scales = self._by_shard(shared, cuts, ctx.layout)
 
         with ctx.clock.span("encode"):
             sent = [
@@ -106,6 +111,26 @@ class SharedScale(Exchange):
                 for data, cut, scale in zip(everybody, cuts, scales, strict=True)
             ]
             return torch.cat(parts)
+
+    def _scales(self, x: Tensor, cuts: Sequence[Shard], layout: Layout) -> Tensor:
+        """Scales of this rank alone, of whole tensors or of the shards' blocks; `x` is clipped to them, in place."""
+        q, starts = self.compressor, self.compressor.blocks(layout).starts
+        if starts is None:
+            return torch.cat([q.scales(x[cut.start : cut.stop], cut.layout) for cut in cuts])
+        own = q.scales(x, layout)
+        if q.quant.norm is Norm.CLIPPED:
+            for (a, b), limit in zip(q.blocks(layout).ranges(), own, strict=True):
+                x[a:b].clamp_(-limit, limit)
+        return own
+
+    def _by_shard(self, shared: Tensor, cuts: Sequence[Shard], layout: Layout) -> Sequence[Tensor]:
+        """The scales of every shard's blocks: of the tensors that they are parts of, or its own."""
+        q, starts = self.compressor, self.compressor.blocks(layout).starts
+        mine = [q.blocks(cut.layout) for cut in cuts]
+        if starts is None:
+            return torch.split(shared, [blocks.count for blocks in mine])
+        parts = [cast("Tensor", blocks.starts)[:-1] + cut.start for blocks, cut in zip(mine, cuts, strict=True)]
+        return [shared[(torch.bucketize(part, starts, right=True) - 1).to(shared.device)] for part in parts]
 
     def _steps(self, scales: Tensor, n: int) -> Tensor:
         """N / (n s) of every block."""

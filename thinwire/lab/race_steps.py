@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from thinwire.lab.records import Row
-from thinwire.lab.step_sizes import MOMENTUM, Step
+from thinwire.lab.step_sizes import Step, recipe_of
 
 GRID = (0.0125, 0.025, 0.05, 0.1, 0.2)
 SEED = 100  # of the grid
-OWN_MOMENTUM = ("dgc",)  # methods with a momentum of their own, for which the optimizer gets none
 STEPS: Mapping[str, Mapping[str, float]] = {
     "digits": {
         "ddp": 0.05,
@@ -51,8 +50,9 @@ STEPS: Mapping[str, Mapping[str, float]] = {
 
 
 def step_of(task: str, name: str, lr: float | None) -> Step:
-    """The rate that is asked for or recorded, and the optimizer's momentum; raises ValueError if there is no rate."""
-    found = STEPS[task].get(name) if lr is None else lr
+    """The rate that is asked for, recorded or stated by the method, with its momentum; ValueError if there is none."""
+    recipe = recipe_of(name)
+    found = STEPS[task].get(name, recipe.lr) if lr is None else lr
     if found is None:
         raise ValueError(
             f"no step size is recorded for {name} on {task}; write --lr 0.05, or find one with "
@@ -60,7 +60,7 @@ def step_of(task: str, name: str, lr: float | None) -> Step:
         )
     if found <= 0:
         raise ValueError(f"lr={found} does not step; write --lr 0.05")
-    return Step(found, 0.0 if name.partition(":")[0] in OWN_MOMENTUM else MOMENTUM)
+    return Step(found, recipe.momentum)
 
 
 def best(rows: Sequence[Row]) -> Row:

@@ -6,8 +6,18 @@ from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.memory.lazy import Lazy
 from thinwire.memory.momentum import LocalMomentum
 from thinwire.memory.momentum_correction import MomentumCorrection
+from thinwire.memory.velocity import Velocity
 
-__all__ = ["Difference", "ErrorFeedback", "Lazy", "LocalMomentum", "Memory", "MomentumCorrection", "NoMemory"]
+__all__ = [
+    "Difference",
+    "ErrorFeedback",
+    "Lazy",
+    "LocalMomentum",
+    "Memory",
+    "MomentumCorrection",
+    "NoMemory",
+    "Velocity",
+]
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ Stability: if E|Q(v) - v|^2 <= omega |v|^2, errors stay bounded when alpha^2 ome
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. Seide et al., Interspeech 2014, for the classical form.
 
-Departs from the paper: nothing.
+Departs from the papers: the rescaling, which neither has; `rescaled=False` leaves it out.
 """
 
 from __future__ import annotations

@@ -45,6 +45,11 @@ class LocalMomentum(Memory):
                 f"LocalMomentum(beta={self.beta}) is outside 0 <= beta < 1; write LocalMomentum(beta=0.9)"
             )
 
+    @property
+    def plain(self) -> Memory:
+        """Itself: an average that is sent whole is an average still."""
+        return self
+
     def init(self, like: Tensor) -> State:
         """The average m, float32."""
         return {"average": torch.zeros_like(like, dtype=torch.float32)}

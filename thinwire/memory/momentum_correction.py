@@ -4,9 +4,10 @@
     v = v + u                     what has not been sent                (nesterov: v = v + u + x)
     q = C(v) is sent;  v = v - q;  u = 0 where q is not 0               ("factor masking")
 
-The optimizer behind it must have no momentum of its own. With m = 0 this is error feedback, e = p - q. With `clip`
-each rank first scales x down to a norm of at most clip / sqrt(n), n the number of ranks, so that the sum of n
-independent gradients is clipped near `clip`.
+The optimizer behind it must have no momentum of its own. Tensors that travel uncompressed, and all of them in rounds
+of warm-up, keep u alone and send it whole (thinwire/memory/velocity.py): the same momentum SGD. With m = 0 this is
+error feedback, e = p - q. With `clip` each rank first scales x down to a norm of at most clip / sqrt(n), n the number
+of ranks, so that the sum of n independent gradients is clipped near `clip`.
 
 u and v are in units of the gradient. When the learning rate changes by a factor, `rescaled` divides v by it, so that
 what was held back moves the parameters as it would have; u goes on as an optimizer's momentum does.
@@ -31,6 +32,7 @@ import torch
 
 from thinwire.core.memory import Memory
 from thinwire.kernels.selection import finite
+from thinwire.memory.velocity import Velocity, clipped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +60,11 @@ class MomentumCorrection(Memory):
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"MomentumCorrection(clip={self.clip}): write a positive norm, or None")
 
+    @property
+    def plain(self) -> Memory:
+        """The velocity alone, by the same name in the state: nothing waits where all is sent."""
+        return Velocity(self.momentum, self.nesterov, self.clip)
+
     def init(self, like: Tensor) -> State:
         """u and v, float32."""
         return {name: torch.zeros_like(like, dtype=torch.float32) for name in ("velocity", "residual")}
@@ -74,7 +81,7 @@ class MomentumCorrection(Memory):
         if not finite(g):
             return torch.full_like(v, math.nan)
         if self.clip is not None:
-            g = _clipped(g, self.clip / math.sqrt(ctx.comm.size))
+            g = clipped(g, self.clip / math.sqrt(ctx.comm.size))
         if self.nesterov:
             u.add_(g).mul_(self.momentum)
             v.add_(u).add_(g)
@@ -93,9 +100,3 @@ class MomentumCorrection(Memory):
     def receive(self, got: Tensor, state: State) -> Tensor:
         """What arrived, unchanged."""
         return got
-
-
-def _clipped(g: Tensor, most: float) -> Tensor:
-    """g, or g scaled to the norm `most`; squares are summed one by one, to be the same everywhere."""
-    norm = math.sqrt(float(g.double().square().cumsum(0)[-1])) if g.numel() else 0.0
-    return g * (most / norm) if norm > most else g

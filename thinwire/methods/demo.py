@@ -20,13 +20,19 @@ from __future__ import annotations
 from thinwire.compressors.dct_topk import DctTopK
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, Overlap, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.mean_of_senders import MeanOfSenders
 from thinwire.memory.error_feedback import ErrorFeedback
 
 WHOLE = float(1 << 20)  # MiB: a bucket is one chunk, so that no matrix is cut
 
 
-@method("demo")
+def _recipe(method: Method) -> Recipe:
+    """Signs move every weight by lr; without them the result is a gradient."""
+    return Recipe(momentum=0.0) if method.exchange.keeps_scale else Recipe(momentum=0.0, lr=3e-3)
+
+
+@method("demo", _recipe)
 def demo(beta: float = 0.999, k: int = 32, chunk: int = 64, sign: bool = True) -> Method:
     """The `k` largest coefficients of every chunk of a momentum that forgets with factor `beta`.
 

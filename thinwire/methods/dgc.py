@@ -6,9 +6,10 @@ on every rank.
     u = m u + g,    v = v + u,    q = the k largest of v,    v = v - q,  u = 0 where q is not 0
     x = x - (lr / n) sum_i q_i
 
-Give the optimizer no momentum of its own: SGD(momentum=0). `warmup` is the number of steps in which the share goes
-from 1/4 to `ratio` (the paper: 4 epochs). `clip` is the norm to which the sum of the ranks' gradients would be
-clipped. With momentum=0 this is topk.
+Give the optimizer no momentum of its own: SGD(momentum=0). Tensors below `min_size`, which are not compressed, get
+the same momentum: their u is sent whole. `warmup` is the number of steps in which the share goes from 1/4 to `ratio`
+(the paper: 4 epochs). `clip` is the norm to which the sum of the ranks' gradients would be clipped. With momentum=0
+this is topk.
 
 Reference: Lin, Han, Mao, Wang, Dally, "Deep gradient compression: reducing the communication bandwidth for
 distributed training", ICLR 2018, arXiv 1712.01887, algorithm 4.
@@ -23,11 +24,12 @@ from thinwire.compressors.dgc_topk import DgcTopK
 from thinwire.compressors.sparse import Values
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.momentum_correction import MomentumCorrection
 
 
-@method("dgc")
+@method("dgc", Recipe(momentum=0.0))
 def dgc(
     ratio: float = 0.001,
     momentum: float = 0.9,

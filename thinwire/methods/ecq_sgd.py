@@ -14,7 +14,10 @@ x = x - lr m; its code is `code="huffman"`, with zero runs.
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
 
-Departs from the paper: scatter-gather, with its second rounding, is ours, and so is rANS.
+Departs from the paper: scatter-gather, with its second rounding, is ours, and so is rANS. Every `block` of 512
+elements has its own norm, where the paper takes that of the whole gradient; `block=None` takes that of a message. h
+is multiplied by lr / lr' when the learning rate changes from lr to lr', so that it moves the parameters as it would
+have; the accounts know of one learning rate (write ErrorFeedback(0.2, 0.9, rescaled=False) in a Channel for their h).
 alpha = 0.2 and beta = 0.9 come from a public port.
 """
 

@@ -8,9 +8,10 @@ others. Keeps the last upload q_i on every rank, what it lost, and the mean of a
         q_i = q_i + v^ is sent, e^ = e
     x = x - lr (1/n) sum_i q_i
 
-With full gradients of strongly convex functions it converges to the optimum at a linear rate. The optimizer's steps
-are measured, so `ddp_hook` needs the optimizer. A GradScaler makes gradients larger than the steps show, and so
-uploads more.
+With full gradients of strongly convex functions it converges to the optimum at a linear rate. With small batches it
+does not pay: docs/choosing.md has the figures. The right side is that of plain gradient descent, dx = -lr q; momentum
+makes it larger. The optimizer's steps are measured, so `ddp_hook` needs the optimizer. A GradScaler makes gradients
+larger than the steps show, and so uploads more.
 
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, algorithm 2.
@@ -25,11 +26,17 @@ from __future__ import annotations
 from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
 
+NOTE = (
+    "for full gradients or large batches, and messages of few thousand elements: noise is a change like any other, "
+    "and the error of a grid with one range for many elements raises the bar, so that old gradients are used for long"
+)
 
-@method("laq")
+
+@method("laq", Recipe(momentum=0.0, scale=2, note=NOTE))
 def laq(bits: int = 4, xi: float = 0.08, depth: int = 10, patience: int = 100) -> Method:
     """Changes of the gradient on a grid of 2^`bits` points, when they are worth it.
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 from thinwire.compressors.sign import Sign
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.scatter_gather import ScatterGather
 
 
-@method("majority-vote")
+@method("majority-vote", Recipe(momentum=0.0, lr=1e-3))
 def majority_vote() -> Method:
     """The sign that most ranks sent.
 

@@ -23,11 +23,17 @@ from __future__ import annotations
 from thinwire.compressors.random_k import RandomK
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.marina import Marina
 
+NOTE = (
+    "for full gradients or large batches: changes of small ones hold the noise of two batches, times 1 / ratio; "
+    "without momentum, and with small steps"
+)
 
-@method("marina")
+
+@method("marina", Recipe(momentum=0.0, note=NOTE))
 def marina(ratio: float = 0.0625, p: float | None = None) -> Method:
     """Changes at the share `ratio` of the places, whole gradients with probability `p`.
 

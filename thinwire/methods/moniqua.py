@@ -14,7 +14,9 @@ moniqua(bits=1, eta=0.2, rounding="shared") and a larger theta: thinwire/exchang
 
 Reference: Lu, De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020, arXiv 2002.11787.
 
-Departs from the paper: theta is given, not derived from bounds on gradients.
+Departs from the paper: models are mixed after the local step, x_half, where the paper mixes those before it and then
+adds -lr g(x); so nothing is sent while backward runs, theta must hold after the step, and any optimizer's steps,
+`every` of them, stand for -lr g. theta is given, not derived from bounds on gradients. The checksum is ours.
 """
 
 from __future__ import annotations

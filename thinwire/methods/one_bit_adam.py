@@ -23,13 +23,14 @@ from __future__ import annotations
 from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.scatter_gather import ScatterGather
 from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.sync.schedule import Sync
 from thinwire.sync.signals import Momentum
 
 
-@method("one-bit-adam")
+@method("one-bit-adam", Recipe("1-bit adam", momentum=0.0, lr=1e-3))
 def one_bit_adam(warmup: int = 100) -> Method:
     """The momentum in one bit an element after `warmup` uncompressed steps.
 

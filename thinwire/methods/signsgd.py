@@ -18,10 +18,11 @@ from __future__ import annotations
 from thinwire.compressors.sign import Sign
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 
 
-@method("signsgd")
+@method("signsgd", Recipe(momentum=0.0, lr=3e-3))
 def signsgd() -> Method:
     """The mean of signs.
 

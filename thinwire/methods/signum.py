@@ -17,11 +17,12 @@ from __future__ import annotations
 from thinwire.compressors.sign import Sign
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.scatter_gather import ScatterGather
 from thinwire.memory.momentum import LocalMomentum
 
 
-@method("signum")
+@method("signum", Recipe(momentum=0.0, lr=1e-3))
 def signum(beta: float = 0.9) -> Method:
     """The vote on momenta that forget with factor `beta`.
 

@@ -7,7 +7,7 @@ others. Keeps what LAQ keeps; the rule is LAQ's with other constants:
     x = x - lr (1/n) sum_i q_i
 
 Noise of the mini-batch is a change like any other: where it outweighs the change of the gradient, set `slack` to the
-mean square of a change, per element, that is not worth an upload.
+mean square of a change, per element, that is not worth an upload. docs/choosing.md has figures for small batches.
 
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, section 4 and the authors' code.
@@ -21,11 +21,13 @@ from __future__ import annotations
 from thinwire.compressors.laq_grid import LaqGrid
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
+from thinwire.methods.laq import NOTE
 
 
-@method("slaq")
+@method("slaq", Recipe(momentum=0.0, scale=2, note=NOTE))
 def slaq(bits: int = 3, xi: float = 0.08, depth: int = 10, patience: int = 100, slack: float = 0.0) -> Method:
     """LAQ with constants for noisy gradients.
 

@@ -3,7 +3,7 @@
 Sends the scalers (32 bits a tensor), then 2 bits an element to the owners of shards, who send the exact sums back in
 ceil(log2(2n + 1)) bits, every step; keeps no state.
 
-    g is clipped to 2.5 standard deviations,    s = max_i max|g_i|
+    each rank clips g_i to 2.5 of its standard deviations, tensor by tensor;    s = max_i max|g_i|
     b_i ~ Bernoulli(|g_i| / s),    x = x - lr (s / n) sum_i sgn(g_i) b_i
 
 `share=False` leaves every rank its own scaler and sends each payload to every other rank.
@@ -12,7 +12,7 @@ Reference: Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: ternary gradients to red
 learning", NeurIPS 2017, arXiv 1705.07878, algorithm 1.
 
 Departs from the paper: see thinwire.compressors.terngrad for the clipping and thinwire.exchange.shared_scale for the
-scalers of tensors that shards cut.
+server.
 """
 
 from __future__ import annotations
