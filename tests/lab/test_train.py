@@ -47,5 +47,5 @@ def test_a_method_that_keeps_momentum_leaves_none_to_the_optimizer() -> None:
         assert step_of(task, "dgc").lr == task.lr
         assert step_of(task, "demo").lr < 0.01
         assert isinstance(
-            optimizer_of(METHODS.parse("onebit-adam"), step_of(task, "onebit-adam"), [torch.zeros(1)]), OneBitAdam
+            optimizer_of(METHODS.parse("one-bit-adam"), step_of(task, "one-bit-adam"), [torch.zeros(1)]), OneBitAdam
         )
