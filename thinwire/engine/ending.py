@@ -12,8 +12,6 @@ import os
 import weakref
 from typing import Protocol
 
-from thinwire.engine import _ending
-
 
 class Leaving(Protocol):
     """Something that is told when the interpreter ends."""
@@ -43,4 +41,6 @@ def _at_exit() -> None:
     if _process == [os.getpid()]:
         for one in list(_open):
             one.leave("its script has ended")
+    from thinwire.engine import _ending  # noqa: PLC0415  (compiled: importing thinwire must work without it)
+
     _ending.let_late_threads_sleep()
