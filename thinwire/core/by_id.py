@@ -1,4 +1,4 @@
-"""Methods by id: a program may write what the command line takes, and what benchmark rows and checkpoints hold."""
+"""Methods by id: the text that the command line takes, and that benchmark rows and checkpoints hold."""
 
 from __future__ import annotations
 

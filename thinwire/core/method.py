@@ -1,4 +1,4 @@
-"""Method: an exchange, a schedule and an overlap policy. A value: compare it, print it, store it as JSON."""
+"""Method: an exchange, a schedule and an overlap policy. It is a value: compare it, print it, store it as JSON."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Method(Config):
 
     @property
     def id(self) -> str:
-        """The id of the factory that made it, while it still makes the same; else a digest of its parts."""
-        with suppress(ValueError):  # parts that have no id of one line
+        """The id that it was made with, while that still makes an equal method; otherwise a digest of its parts."""
+        with suppress(ValueError):  # some parts have no id that fits on a line
             if self.label and METHODS.parse(self.label) == self:
                 return self.label
         parts = replace(self, label="").to_json()
@@ -68,7 +68,7 @@ class Method(Config):
 
     @property
     def recipe(self) -> Recipe:
-        """What it wants of the optimizer: as stated for its factory, while it still exchanges the same."""
+        """What it wants of the optimizer: what its factory states, while the exchange is still the factory's."""
         with suppress(ValueError):
             if self.label and METHODS.parse(self.label).exchange == self.exchange:
                 stated = RECIPES.get(self.label.partition(":")[0], Recipe())
@@ -82,7 +82,7 @@ METHODS: Registry[Method] = Registry("method", "thinwire.methods")
 
 Stated: TypeAlias = Recipe | Callable[[Method], Recipe]
 RECIPES: dict[str, Stated] = {}
-"""By the name of the factory; one that is missing here has `Recipe()`."""
+"""Recipes by the name of the factory; methods that are missing here have `Recipe()`."""
 
 
 def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Method]], Callable[P, Method]]:

@@ -1,8 +1,8 @@
-"""Recipe: what a method wants of the optimizer behind it. Stated beside the factory, read as `method.recipe`.
+"""Recipe: what a method wants of the optimizer behind it; stated beside the factory and read as `method.recipe`.
 
 Most methods hand the optimizer an estimate of the mean gradient, and train as float32 does: SGD with momentum 0.9 and
-the step size of the task. Those that do not say so: a vote moves every weight by lr whatever the gradient, a memory
-that keeps momentum leaves none for the optimizer.
+the step size of the task. The others state a recipe of their own: a vote moves every weight by lr whatever the
+gradient, and a memory that keeps momentum leaves none for the optimizer.
 
 >>> Recipe(momentum=0.0, lr=1e-3).words
 'SGD, no momentum, lr 0.001'
@@ -25,7 +25,7 @@ NAMES = {"sgd": "SGD", "1-bit adam": "OneBitAdam"}
 class Recipe:
     """The optimizer, its momentum, and its step size: `lr` itself, or the task's times `scale`.
 
-    `note` is for users: what the method is made for, where it is easily taken for something else.
+    `note` is for users: it says what the method is for, where that is easily mistaken.
     """
 
     optimizer: Literal["sgd", "1-bit adam"] = "sgd"
@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def words(self) -> str:
-        """For tables."""
+        """The recipe in words, for tables."""
         momentum = f"momentum {self.momentum:g}" if self.momentum else ""
         if self.optimizer == "sgd" and not self.momentum:
             momentum = "no momentum"

@@ -10,8 +10,8 @@ shard i of the vector:
 
 Between machines a rank sends what `outer` sends for 1/local of the vector. Groups are of one size, so that the mean
 of their means is the mean. The inner steps are plain float32 and, like an all-reduce, without header or checksum.
-What `outer` finds of a tensor (a scale, a matrix of low rank) is that of the part in a rank's shard. An `outer` that
-gossips is refused.
+Where `outer` describes a tensor as a whole (a scale, a matrix of low rank), it describes the part in a rank's shard.
+An `outer` that gossips is refused.
 
 >>> from thinwire.exchange.all_reduce import AllReduce
 >>> Hierarchical(AllReduce(), local=2).groups(4)
@@ -19,7 +19,7 @@ gossips is refused.
 
 Reference: the intra-node, then inter-node scheme of Horovod's hierarchical all-reduce and of ZeRO++'s qgZ.
 
-Departs from them: ZeRO++ also quantises the inner step.
+Departs from them: the inner step is float32, where ZeRO++ quantises it, too.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Hierarchical(Exchange):
 
     @property
     def keeps_scale(self) -> bool:
-        """As the outer exchange."""
+        """As the outer exchange does."""
         return self.outer.keeps_scale
 
     @property
     def whole_tensors(self) -> bool:
-        """As the outer exchange; shards of a group cut tensors all the same."""
+        """As the outer exchange says; the shards of a group cut tensors all the same."""
         return self.outer.whole_tensors
 
     @property
@@ -122,7 +122,7 @@ class Hierarchical(Exchange):
         return torch.cat(await inner.all_gather(result, sizes=[cut.layout.numel for cut in cuts]))
 
     def _views(self, comm: Comm) -> tuple[Comm, Comm]:
-        """The group of the rank, and the ranks of the same place in all groups."""
+        """The group of the rank, and the ranks that have the same place in their groups."""
         first, index = comm.rank - comm.rank % self.local, comm.rank % self.local
         return comm.sub(range(first, first + self.local)), comm.sub(range(index, comm.size, self.local))
 

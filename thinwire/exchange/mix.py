@@ -1,6 +1,6 @@
-"""Mix: every rank moves towards what it hears from its neighbours. D-PSGD, CHOCO-SGD and DeepSqueeze are this.
+"""Mix: every rank moves towards what it hears from its neighbours. D-PSGD, CHOCO-SGD and DeepSqueeze do this.
 
-Sends one payload a neighbour and step. With m_j what is decoded from rank j, and W the mixing matrix:
+Sends one payload to every neighbour in every step. With m_j what is decoded from rank j, and W the mixing matrix:
 
     x_i = x_half_i + eta sum_j W_ij (m_j - m_i)
 
@@ -10,7 +10,7 @@ What m_j stands for is the memory's choice:
     error feedback  m_j = C(x_half_j + e_j), e_j keeps the rest         DeepSqueeze
     difference      m_j = h_j, where h_j += C(x_half_j - h_j)           CHOCO-SGD
 
-The columns of W - I sum to zero, so the mean of the models is that of plain SGD whatever C does. A difference needs
+The columns of W - I sum to zero, so the mean of the models is that of plain SGD, whatever C does. A difference needs
 no copy of each neighbour: a rank keeps its own h_i and d_i = sum_j W_ij (h_j - h_i), which moves by what it decodes.
 (Near consensus d_i is small, and with it its rounding; s_i = sum_j W_ij h_j would pull the mean along by the rounding
 of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neighbour can be dropped.
@@ -76,7 +76,7 @@ class Mix(Gossip):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One."""
+        """One hop."""
         return {"": self.channel}
 
     @property
@@ -105,7 +105,7 @@ class Mix(Gossip):
             super().check(n)
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory; of a difference also d_i, or a copy a neighbour."""
+        """The sender's memory; for a difference also d_i, or one copy per neighbour."""
         like = torch.zeros(layout.numel, device=device)
         state = {f"send.{name}": tensor for name, tensor in self.channel.memory.init(like).items()}
         if isinstance(self.channel.memory, Difference):
@@ -115,7 +115,7 @@ class Mix(Gossip):
         return state
 
     def start(self, x: Tensor, state: State) -> None:
-        """Every estimate starts at the common model; they do not pull at each other."""
+        """Every estimate starts at the common model, so that at first nothing pulls."""
         for name, tensor in state.items():
             if "shift" in name:
                 tensor.copy_(x)

@@ -1,17 +1,17 @@
 """Shared scale: ranks first agree on the scales, then add integer symbols, and the sum comes back exactly.
 
-One lossy step, whatever the number of ranks n. With s levels and, for each block, scale N:
+There is one lossy step, whatever the number of ranks n. With s levels and, for each block, a scale N:
 
     0  x_i is clipped to its own N_i     where the compressor clips, as TernGrad does
-    1  N = max_i N_i                     all-reduce of the scales, 4 bytes a block
-    2  q_i = Q(x_i) with scale N         cut into n shards, shard j to rank j, b bits an element
+    1  N = max_i N_i                     all-reduce of the scales, 4 bytes per block
+    2  q_i = Q(x_i) with scale N         cut into n shards, shard j to rank j, b bits per element
     3  t_j = sum_i q_i                   at the owner, in [-n s, n s]: exact
-    4  t_j to everybody                  ceil(log2(2 n s + 1)) bits an element: exact
+    4  t_j to everybody                  ceil(log2(2 n s + 1)) bits per element: exact
        out = t N / (n s)                 on every rank: the same bits
 
 Blocks are counted from the start of a shard: one that a shard's edge cuts has one scale on either side of it. Where a
-tensor has one scale (TernGrad), it is that of the whole tensor, whatever shards it lies in. Needs a compressor whose
-symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, IntBlock, LowPrecision.
+tensor has one scale (TernGrad), it is that of the whole tensor, whatever shards it lies in. The compressor must be
+one whose symbols are multiples of N/s (`Kind.SIGNED`): Qsgd, TernGrad, IntBlock, LowPrecision.
 
 >>> from thinwire.compressors import Qsgd
 >>> SharedScale(Qsgd(bits=4)).sum_width(ranks=8)  # -56 .. 56
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class SharedScale(Exchange):
-    """The mean over all ranks of what `compressor` makes of them with scales that all share."""
+    """The mean over all ranks of what `compressor` makes of their vectors, with scales that all share."""
 
     name: ClassVar[str] = "shared-scale"
     compressor: BlockQuantiser
@@ -68,7 +68,7 @@ class SharedScale(Exchange):
 
     @property
     def hops(self) -> dict[str, Channel]:
-        """One that loses; the sum comes back exactly."""
+        """One hop that loses; the sum comes back exactly."""
         return {"": Channel(self.compressor)}
 
     def sum_width(self, ranks: int) -> int:

@@ -50,7 +50,7 @@ STEPS: Mapping[str, Mapping[str, float]] = {
 
 
 def step_of(task: str, name: str, lr: float | None) -> Step:
-    """The rate that is asked for, recorded or stated by the method, with its momentum; ValueError if none is."""
+    """The rate that is asked for, recorded, or stated by the method, with its momentum; ValueError if none exists."""
     recipe = recipe_of(name)
     found = STEPS[task].get(name, recipe.lr) if lr is None else lr
     if found is None:

@@ -1,10 +1,10 @@
 """Which optimizer and step size a method trains a task with, so that a comparison compares methods at their own best.
 
-A method states its optimizer, its momentum and a step size (`method.recipe`, thinwire/core/recipe.py). Here are step
-sizes that were found for a task, and come before the stated ones.
+A method states its optimizer, its momentum and a step size (`method.recipe`, thinwire/core/recipe.py). Step sizes
+that were found for a task are here, and come before the stated ones.
 
-Each was chosen by the lowest training loss of seed 0. Sign methods: on digits among 3e-4, 1e-3, 3e-3 and 1e-2, on
-fashion among 1e-3 and 3e-3. EF-signSGD on fashion: among 0.03, 0.05 and 0.1; float32 does best with 0.1.
+Each was chosen by the lowest training loss of seed 0: for sign methods among 3e-4, 1e-3, 3e-3 and 1e-2 on digits and
+among 1e-3 and 3e-3 on fashion, for EF-signSGD among 0.03, 0.05 and 0.1 on fashion, where float32 does best with 0.1.
 Those of 1-bit Adam were not searched for.
 """
 
@@ -49,12 +49,12 @@ FOUND: dict[tuple[str, str], float] = {
 
 
 def recipe_of(name: str) -> Recipe:
-    """What a contestant wants: a method what it states, torch's DDP and its hooks what float32 does."""
+    """What a contestant wants: for a method what it states, for torch's DDP and its hooks what float32 has."""
     return METHODS.parse(name).recipe if name.partition(":")[0] in METHODS else Recipe()
 
 
 def step_of(task: Task, method: str) -> Step:
-    """What was found for the method and the task, or for the word before the colon, or stated by the method."""
+    """What was found for the method and the task, or for the word before the colon, or what the method states."""
     names, recipe = (method, method.partition(":")[0]), recipe_of(method)
     found = [FOUND[name, task.name] for name in names if (name, task.name) in FOUND]
     return Step(found[0] if found else recipe.step(task.lr), recipe.momentum)

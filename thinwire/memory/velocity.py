@@ -12,8 +12,8 @@ Velocity(momentum=0.9, nesterov=False, clip=None)
 Reference: Lin, Han, Mao, Wang, Dally, "Deep gradient compression: reducing the communication bandwidth for
 distributed training", ICLR 2018, arXiv 1712.01887, section 3.2, equation 3.
 
-Departs from the paper: nothing. (Its authors' code, too, gives tensors that it does not compress this momentum, after
-the mean over ranks; momentum is linear, so that before and after it are the same.)
+Departs from the paper: nothing. (Its authors' code, too, gives this momentum to tensors that it does not compress,
+but after the mean over ranks; momentum is linear, so the result is the same.)
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Velocity(Memory):
         return self
 
     def init(self, like: Tensor) -> State:
-        """U, float32."""
+        """The velocity u, in float32."""
         return {"velocity": torch.zeros_like(like, dtype=torch.float32)}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
-        """The step of momentum SGD, and u updated in place; it stays as it was if x is not finite."""
+        """The step of momentum SGD; u is updated in place, and stays as it was if x is not finite."""
         u, g = state["velocity"], x.float()
         if not finite(g):
             return torch.full_like(u, math.nan)
@@ -74,11 +74,11 @@ class Velocity(Memory):
         """Nothing: what was sent stays in u."""
 
     def receive(self, got: Tensor, state: State) -> Tensor:
-        """What came."""
+        """What arrived, as it is."""
         return got
 
 
 def clipped(g: Tensor, most: float) -> Tensor:
-    """G, or g scaled to the norm `most`; squares are summed one by one, so the same everywhere."""
+    """The vector g, cut to the norm `most`; squares are summed in order, so the bits are the same everywhere."""
     norm = math.sqrt(float(g.double().square().cumsum(0)[-1])) if g.numel() else 0.0
     return g * (most / norm) if norm > most else g

@@ -1,7 +1,8 @@
-"""AD-PSGD: every rank trains at its own pace, and averages its model with one neighbour at a time, beside training.
+"""AD-PSGD: every rank trains at its own pace, and meanwhile averages its model with one neighbour at a time.
 
-Sends the model in float32 to one random neighbour a step, which sends back its own; half of the ranks ask, the others
-answer. A thread of each rank does both while the gradient is computed, so that nobody waits for a slow rank.
+Sends the model in float32 to one random neighbour per step, which sends its own back. The graph has two sides: the
+ranks of one ask, those of the other answer. Threads do both while the gradient is computed, so that nobody waits for
+a slow rank.
 
     x_i, x_j = (x_i + x_j) / 2        at any time, j a random neighbour of i
     x_i = x_i - lr g_i(x_i')          x_i' is the model as it was when the gradient was begun
@@ -12,9 +13,9 @@ does not repeat bit for bit.
 Reference: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018,
 arXiv 1710.06952, algorithm 1.
 
-Departs from the paper: any step of the optimizer is taken in place of -lr g. A rank that asks starts one exchange a
-step, and waits at the next for one that is not finished. `compressor` may be given: it should lose little, as what it
-loses is not sent later (thinwire/exchange/pairs.py).
+Departs from the paper: any step of the optimizer is taken in place of -lr g. A rank that asks starts one exchange
+per step, and at the next step waits for it if it is not finished. `compressor` may be given: it should lose little,
+since what it loses is not sent later (thinwire/exchange/pairs.py).
 """
 
 from __future__ import annotations

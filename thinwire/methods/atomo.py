@@ -31,7 +31,7 @@ FORMS: dict[str, tuple[Callable[[float], Compressor], float]] = {
 
 @method("atomo")
 def atomo(form: Literal["svd", "entries"] = "svd", budget: float | None = None) -> Method:
-    """`budget` singular vectors a matrix (3), or the share of entries (0.01).
+    """`budget` singular vectors per matrix (3), or that share of the entries (0.01).
 
         form     "svd": atoms a_ij are pairs of singular vectors; "entries": they are single elements
         budget   sum_j p_ij, the expected number of atoms: per matrix for "svd" (3), as a share of the elements for

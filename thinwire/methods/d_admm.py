@@ -1,21 +1,21 @@
 """D-ADMM: ranks minimise their own loss plus what pulls them to their neighbours, one colour of the graph at a time.
 
-Sends the model in float32 to every neighbour once a round; a round is `every` optimizer steps. Keeps three vectors a
-rank. With neighbours in colours, all of different ones from their own, and D_i how many there are:
+Sends the model in float32 to every neighbour once per round; a round is `every` optimizer steps. Each rank keeps
+three vectors. Ranks have colours such that no two neighbours share one; D_i is the number of neighbours of rank i:
 
     v_i     = gamma_i - rho (sum of x_j, new from colours before that of i, old from those after it)
     x_i     = argmin f_i(x) + v_i'x + (D_i rho / 2) |x|^2
     gamma_i = gamma_i + rho sum_j (x_i - x_j)
 
-The fixed point is the optimum of the sum of all losses, with every rank at it, at any rho: where gradients are not
-stochastic, a constant learning rate leaves no floor. Ranks of one colour work at a time, the others wait. Proved for
-convex losses on graphs of two colours, and for strongly convex ones on others.
+At the fixed point every rank is at the optimum of the sum of all losses, whatever rho is: where gradients are not
+stochastic, a constant learning rate leaves no floor. One colour works at a time while the others wait. Convergence is
+proved for convex losses on graphs of two colours, and for strongly convex ones on others.
 
 Reference: Mota, Xavier, Aguiar, Puschel, "D-ADMM: a communication-efficient distributed algorithm for separable
 optimization", IEEE Transactions on Signal Processing 2013, arXiv 1202.2805.
 
-Departs from the paper: the argmin is that of `every` steps of the optimizer, on mini-batches, from where the last
-round ended. thinwire/exchange/admm.py has the order of sends.
+Departs from the paper: `every` steps of the optimizer on mini-batches, from where the last round ended, stand for the
+argmin. thinwire/exchange/admm.py has the order of sends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """D-PSGD: every rank averages its model with its neighbours' on a graph, and takes its own gradient step.
 
-Sends the model in float32, one copy a neighbour and step; on a ring 2 copies, whatever the number of ranks.
+Sends the model in float32 to every neighbour in every step: 2 copies on a ring, whatever the number of ranks.
 
     x_i = sum_j W_ij x_j - lr g_i(x_i)
 
 The models before the step are mixed, so that they travel while backward runs. With `early=False` the models after the
-step are: on a complete graph that is synchronous SGD. Momentum is the optimizer's, and each rank's own. W is doubly
-stochastic; ranks stay apart by about lr over the spectral gap.
+step are mixed, which on a complete graph is synchronous SGD. Momentum is the optimizer's, and each rank's own. W is
+doubly stochastic; ranks stay apart by about lr over the spectral gap.
 
 Reference: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can decentralized algorithms outperform centralized algorithms? A
 case study for decentralized parallel stochastic gradient descent", NeurIPS 2017, arXiv 1705.09056, algorithm 1.

@@ -1,11 +1,11 @@
 """DCD-PSGD: ranks send the compressed change of their model, and change it by what they sent.
 
-Sends one compressed difference a neighbour and step, by default in 8 bits. Keeps one vector a rank.
+Sends one compressed difference to every neighbour in every step, by default in 8 bits. Each rank keeps one vector.
 
     q_i = C(sum_j W_ij (x_j - x_i) - lr g_i),    x_i = x_i + q_i
 
-Neighbours know each other's models exactly. What C loses is lost, so it should be unbiased and mild: with 4 bits or
-fewer it diverges where DeepSqueeze and CHOCO-SGD do not. It is here to compare with.
+Neighbours know each other's models exactly. What C loses is lost, so C should be unbiased and lose little: with
+4 bits or fewer the method diverges where DeepSqueeze and CHOCO-SGD do not. It is here to compare with.
 
 Reference: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018,
 arXiv 1803.06443, algorithm 1.
@@ -30,7 +30,7 @@ from thinwire.topology.base import Topology
 def dcd_psgd(compressor: str | Compressor = "qsgd:bits=8", topology: str | Topology = "ring") -> Method:
     """Compressed changes over neighbours.
 
-        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors
+        compressor   C: an id such as "qsgd:bits=4", or a Compressor of thinwire.compressors
         topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; fixed and
                      symmetric
 

@@ -1,7 +1,7 @@
 """DeMo, decoupled momentum: ranks send the largest cosine coefficients of their momentum, and keep the rest of it.
 
 Sends, for each chunk of up to 64 x 64 elements of a tensor, 32 coefficients of 28 bits to every other rank, every
-step: 0.219 bits an element. Keeps the momentum of the rank, less what it has sent.
+step: 0.219 bits per element. Each rank keeps its momentum, less what it has sent.
 
     m = beta m + g,    q = the `k` largest coefficients of DCT(m),    m = m - DCT^-1(q)
     c = for each coefficient the mean over the ranks that sent it,    x = x - lr sign(DCT^-1(c))

@@ -1,4 +1,4 @@
-"""Deep gradient compression: top-k of a velocity that every rank accumulates, with momentum where the gradient is.
+"""Deep gradient compression: every rank keeps the momentum, adds up its velocity, and sends the top-k of the sum.
 
 Sends k = round(ratio d) values and places to every other rank, every step: at 0.1% about 44 bits each. Keeps u and v
 on every rank.
@@ -9,7 +9,7 @@ on every rank.
 Give the optimizer no momentum of its own: SGD(momentum=0). Tensors below `min_size`, which are not compressed, get
 the same momentum: their u is sent whole. `warmup` is the number of steps in which the share goes from 1/4 to `ratio`
 (the paper: 4 epochs). `clip` is the norm to which the sum of the ranks' gradients would be clipped. With momentum=0
-this is topk.
+the method is topk.
 
 Reference: Lin, Han, Mao, Wang, Dally, "Deep gradient compression: reducing the communication bandwidth for
 distributed training", ICLR 2018, arXiv 1712.01887, algorithm 4.
@@ -41,7 +41,7 @@ def dgc(
     """The largest `ratio` of the accumulated velocity.
 
         ratio      k/d, the share of the elements that is sent
-        momentum   m; with 0 this is topk
+        momentum   m; with 0 the method is topk
         nesterov   Nesterov's momentum: u = m (u + g), v = v + u + g
         clip       norm to which the sum of the ranks' gradients is clipped, each rank's to clip / sqrt(n); None does
                    not clip

@@ -1,6 +1,6 @@
 """DIANA: ranks send quantised differences from a shift that follows their gradient, so that the error vanishes.
 
-Sends b + 32/B bits an element to every other rank, every step (1 level: 2 bits). Keeps a shift h_i on every rank and
+Sends b + 32/B bits per element to every other rank, every step (1 level: b = 2). Keeps a shift h_i on every rank and
 their mean h on all.
 
     d_i = Q(g_i - h_i),    h_i += alpha d_i

@@ -1,6 +1,6 @@
-"""DRIVE: one bit an element after a random rotation, unbiased.
+"""DRIVE: one bit per element after a random rotation, unbiased.
 
-Sends 1 + 32/B bits an element to every other rank, every step; keeps no state. Each rank draws its own rotation.
+Sends 1 + 32/B bits per element to every other rank, every step; keeps no state. Each rank draws its own rotation.
 
     x = x - (lr / n) sum_i S_i R_i' sgn(R_i g_i),    S_i = |R_i g_i|_2^2 / |R_i g_i|_1
 

@@ -1,11 +1,11 @@
 """ECD-PSGD: ranks send extrapolated models, and neighbours average them with weights that fall as 2/t.
 
-Sends one compressed extrapolation a neighbour and step, by default in 8 bits. Keeps one vector a rank.
+Sends one compressed extrapolation to every neighbour in every step, by default in 8 bits. Each rank keeps one vector.
 
     x_i' = sum_j W_ij y_j - lr g_i,   z_i = (1 - t/2) x_i + (t/2) x_i',   y_i = (1 - 2/t) y_i + (2/t) C(z_i)
 
-Biased compressors are refused, and few bits stall or diverge: z_i grows with t, and with it what C loses. It is here
-to compare with.
+Biased compressors are refused, and with few bits it stalls or diverges: z_i grows with t, and with it what C loses.
+It is here to compare with.
 
 Reference: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018,
 arXiv 1803.06443, algorithm 2.
@@ -30,7 +30,7 @@ from thinwire.topology.base import Topology
 def ecd_psgd(compressor: str | Compressor = "qsgd:bits=8", topology: str | Topology = "ring") -> Method:
     """Compressed extrapolations over neighbours.
 
-        compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors; unbiased
+        compressor   C: an id such as "qsgd:bits=4", or a Compressor of thinwire.compressors; unbiased
         topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology; fixed and
                      symmetric
 

@@ -6,13 +6,13 @@ h on every rank, and one of the mean, h', on the owner of each shard.
     g~ = Q_s(g + alpha h),    h = beta h + (g - g~)                         on every rank
     x = x - lr g^,   g^ = Q_s(m + alpha h'),    h' = beta h' + (m - g^)     m = (1/n) sum_i g~_i, on the owner
 
-Stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) for L2 scaling.
+It is stable when alpha^2 gamma + (beta - alpha)^2 < 1, gamma = min(B/s^2, sqrt(B)/s) for L2 scaling.
 The symbols take their entropy, 0.73 bits per element at s = 4 and blocks of 512 of a Gaussian, where fields of equal
 width (`code="bits"`) take 4. The paper's form is `exchange="all-gather"`, where all ranks hear all payloads and
 x = x - lr m; its code is `code="huffman"`, with zero runs.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
-optimization", ICML 2018, arXiv 1806.08054. The paper itself could not be had; this follows accounts of it.
+optimization", ICML 2018, arXiv 1806.08054. The paper itself was not at hand; this follows accounts of it.
 
 Departs from the paper: scatter-gather, with its second rounding, is ours, and so is rANS. Every `block` of 512
 elements has its own norm, where the paper takes that of the whole gradient; `block=None` takes that of a message. h

@@ -1,6 +1,6 @@
-"""EDEN: any number of bits an element after a random rotation, unbiased.
+"""EDEN: any number of bits per element after a random rotation, unbiased.
 
-Sends b + 32/B bits an element to every other rank, every step; keeps no state. Each rank draws its own rotation.
+Sends b + 32/B bits per element to every other rank, every step; keeps no state. Each rank draws its own rotation.
 
     x = x - (lr / n) sum_i S_i R_i' c(R_i g_i),    S_i = |R_i g_i|^2 / <c, R_i g_i>
 
@@ -22,7 +22,7 @@ from thinwire.exchange.named import Named, through
 
 @method("eden")
 def eden(bits: float = 2, block: int = 4096, exchange: Named = "all-gather") -> Method:
-    """`bits` an element, 1/64 to 4, in rotated blocks of `block` elements.
+    """`bits` per element, 1/64 to 4, in rotated blocks of `block` elements.
 
         bits       b, bits per element: any number from 1/64 to 4
         block      B, elements that are rotated together, a power of two

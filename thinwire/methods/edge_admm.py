@@ -1,19 +1,19 @@
 """ADMM over edges: ranks minimise in the order of their numbers, with a dual variable for every edge.
 
-Sends the model in float32 to every neighbour once a round; a round is `every` optimizer steps. Keeps three vectors a
-rank. With l_ji the dual of the edge j < i, P(i) the neighbours before and S(i) those after rank i:
+Sends the model in float32 to every neighbour once per round; a round is `every` optimizer steps. Each rank keeps
+three vectors. With l_ji the dual of the edge j < i, P(i) the neighbours before and S(i) those after rank i:
 
     x_i  = argmin f_i(x) + rho/2 sum_P |x_j(new) - x - l_ji / rho|^2 + rho/2 sum_S |x - x_j(old) - l_ij / rho|^2
     l_ji = l_ji - rho (x_j - x_i)
 
-A rank needs of its duals only their sum with signs, so it keeps one vector whatever its degree: that makes it D-ADMM
-in another order (thinwire/exchange/admm.py proves it). On a ring of n the last rank waits for n - 1 others, where
-colours need two turns: it is here to compare with. O(1/k) for convex losses.
+Of its duals a rank needs only their signed sum, so it keeps one vector for them whatever its degree: that makes it
+D-ADMM in another order (thinwire/exchange/admm.py proves it). On a ring of n the last rank waits for n - 1 others,
+where two colours need two turns: it is here to compare with. It converges at O(1/k) for convex losses.
 
 Reference: Wei, Ozdaglar, "Distributed alternating direction method of multipliers", CDC 2012.
 
-Departs from the paper: the argmin is that of `every` steps of the optimizer, on mini-batches, from where the last
-round ended; the duals of a rank's edges are kept as their sum.
+Departs from the paper: `every` steps of the optimizer on mini-batches, from where the last round ended, stand for the
+argmin; the duals of a rank's edges are kept as their sum.
 """
 
 from __future__ import annotations

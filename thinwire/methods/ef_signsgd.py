@@ -1,7 +1,7 @@
 """EF-signSGD: signs times the mean magnitude of their tensor, with error feedback.
 
-Sends 1 bit an element and 32 bits a tensor to the owners of shards, and as much back, every step. Keeps a residual e
-of the gradient on every rank and one of the mean on the owner of each shard.
+Sends 1 bit per element and 32 bits per tensor to the owners of shards, and as much back, every step. Keeps a
+residual e of the gradient on every rank and one of the mean on the owner of each shard.
 
     p_i = g_i + e_i,    q_i = (|p_i|_1 / d) sign(p_i),    e_i = p_i - q_i;    x = x - (lr / n) sum_i q_i
 
@@ -26,7 +26,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 
 @method("ef-signsgd")
 def ef_signsgd(block: int | None = None, exchange: Named = "scatter-gather") -> Method:
-    """Scaled signs with error feedback; `block` elements share a scale (None: a tensor's).
+    """Scaled signs with error feedback; `block` elements share a scale (None: all of a tensor).
 
         block      elements that share a scale |p|_1 / d; None: those of a tensor
         exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends

@@ -1,7 +1,7 @@
 """LAG: a rank uploads its gradient only when it has changed by more than the parameters have moved lately.
 
-Sends 32 bits an element to every other rank in the rounds in which the rank uploads, nothing in the others. Keeps the
-last upload q_i on every rank and the mean of all on each.
+Sends 32 bits per element to every other rank in the rounds in which the rank uploads, and nothing in the others.
+Keeps the last upload q_i on every rank and the mean of all uploads on each.
 
     |g_i - q_i|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2:   q_i = g_i is sent
     x = x - lr (1/n) sum_i q_i
@@ -14,8 +14,8 @@ more.
 Reference: Chen, Giannakis, Sun, Yin, "LAG: lazily aggregated gradient for communication-efficient distributed
 learning", NeurIPS 2018, arXiv 1805.09965, algorithm 1 (LAG-WK).
 
-Departs from the paper: no server; every rank keeps the mean. Restated for means of gradients, and applied to each
-chunk of a bucket with its share of the right side (thinwire/memory/lazy.py).
+Departs from the paper: there is no server, so every rank keeps the mean. The rule is restated for means of gradients,
+and applied to each chunk of a bucket with its share of the right side (thinwire/memory/lazy.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """LAQ: a rank uploads the quantised change of its gradient, and only when it is worth it.
 
-Sends b bits an element and 32 a chunk to every other rank in the rounds in which the rank uploads, nothing in the
-others. Keeps the last upload q_i on every rank, what it lost, and the mean of all uploads on each.
+Sends b bits per element and 32 per chunk to every other rank in the rounds in which the rank uploads, and nothing in
+the others. Keeps the last upload q_i on every rank, what it lost, and the mean of all uploads on each.
 
     v^ = Q(g_i - q_i), the nearest of 2^b points on [-R, R], R = max |g_i - q_i|;   e = (g_i - q_i) - v^
-    |v^|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2 + 3 (|e|^2 + |e^|^2), or `patience` rounds without:
+    |v^|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2 + 3 (|e|^2 + |e^|^2), or `patience` silent rounds:
         q_i = q_i + v^ is sent, e^ = e
     x = x - lr (1/n) sum_i q_i
 
@@ -16,9 +16,9 @@ larger than the steps show, and so uploads more.
 Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed learning via lazily aggregated quantized
 gradients", NeurIPS 2019, arXiv 1909.07588, algorithm 2.
 
-Departs from the paper: no server; every rank keeps the mean. Restated for means of gradients, and applied to each
-chunk of a bucket with its share of the right side (thinwire/memory/lazy.py). While fewer than `depth` steps lie
-behind, each keeps the weight `xi`; the authors' code gives them 0.8 / k.
+Departs from the paper: there is no server, so every rank keeps the mean. The rule is restated for means of gradients,
+and applied to each chunk of a bucket with its share of the right side (thinwire/memory/lazy.py). While fewer than
+`depth` steps have been taken, each keeps the weight `xi`; the authors' code gives them 0.8 / k.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.lazy import Lazy
 
 NOTE = (
-    "for full gradients or large batches, and messages of few thousand elements: noise is a change like any other, "
-    "and the error of a grid with one range for many elements raises the bar, so that old gradients are used for long"
+    "for full gradients or large batches, and messages of a few thousand elements: noise is a change like any other, "
+    "and the error of a grid with one range for many elements raises the bar, so that old gradients stay in use"
 )
 
 

@@ -1,6 +1,6 @@
 """Local SGD: every rank trains by itself for `every` steps; then all models become their mean.
 
-Sends the model in float32 once in `every` steps: 64 / `every` bits an element and step.
+Sends the model in float32 once in `every` steps: at most 64 / `every` bits per element and step.
 
     x_i = x_i - lr g_i(x_i)    `every` times, then    x_i = (1/n) sum_j x_j
 

@@ -1,6 +1,6 @@
-"""signSGD with majority vote: one bit an element up, and the sign that most ranks sent back down.
+"""signSGD with majority vote: one bit per element goes up, and the sign that most ranks sent comes back.
 
-Sends 1 bit an element to the owners of shards and 1 bit back, every step; keeps no state.
+Sends 1 bit per element to the owners of shards and 1 bit back, every step; keeps no state.
 
     x = x - lr sign(sum_i sign(g_i))
 

@@ -1,12 +1,12 @@
 """MARINA: ranks send compressed changes of their gradient, and now and then, all together, the gradient itself.
 
-Sends, through an all-reduce, 32 `ratio` bits an element in most rounds, and 32 in the share p of them.
-Keeps the last gradient of the rank and the estimate of all.
+Sends, through an all-reduce, 32 `ratio` bits per element in most rounds, and 32 in the share p of them. Each rank
+keeps its last gradient and the estimate g.
 
     with probability p:  g = (1/n) sum_i grad_i(x+),   else  g = g + (1/n) sum_i Q(grad_i(x+) - grad_i(x))
     x = x - lr g
 
-Q is random-k. `p=None` takes `ratio`, with which both kinds of rounds send equally much over time. For L-smooth
+Q is random-k. `p=None` takes `ratio`, with which either kind of round sends about as much over time. For L-smooth
 functions lr <= 1 / (L (1 + sqrt((1 - p) omega / p))), omega = 1/ratio - 1. It is meant for full or large-batch
 gradients.
 
@@ -15,7 +15,7 @@ ICML 2021, arXiv 2102.07845, algorithm 1.
 
 Departs from the paper: the gradient at the last point is remembered, not computed a second time, which is the same
 for full gradients (thinwire/exchange/marina.py). All ranks draw the same places, so that their values can be summed
-on the wire; the paper draws one set a rank, which divides omega by n in the bound on lr.
+on the wire; the paper draws one set per rank, which divides omega by n in the bound on lr.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Moniqua: models go over the wire modulo a length, in few bits, and neighbours fill in the rest from their own.
 
-Sends b bits an element, by default 8, and 8 bytes, one payload a neighbour and step. Keeps nothing. With delta =
+Sends b bits per element, by default 8, and 8 bytes more to every neighbour in every step. Keeps nothing. With delta =
 2^-(b+1) and B = 2 theta / (1 - 2 delta):
 
     q_i    = x_half_i mod B, rounded to one of 2^b points
     xhat_j = the number nearest to x_half_i that is q_j mod B
     x_i    = x_half_i + eta sum_j W_ij (xhat_j - xhat_i)
 
-`theta` must be above the distance, in the largest element, of any two neighbours' models after their step: a checksum
-in each message tells where it is not, and training stops with an error. It is an absolute size: it grows with the
+`theta` must be above the distance, in any element, between two neighbours' models after their step: a checksum in
+each message tells where it is not, and training stops with an error. It is an absolute size: it grows with the
 learning rate, and with `every`. The mean of the models is that of plain SGD. For 1 bit write
 moniqua(bits=1, eta=0.2, rounding="shared") and a larger theta: thinwire/exchange/moniqua.py says why.
 

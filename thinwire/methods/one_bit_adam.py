@@ -1,14 +1,14 @@
-"""1-bit Adam: after a warm-up of plain Adam the variance is frozen and the momentum takes one bit an element.
+"""1-bit Adam: after a warm-up of plain Adam the variance is frozen and the momentum takes one bit per element.
 
-Sends every gradient, 32 bits an element, for `warmup` steps; then the momentum as signs and a scale a tensor, to the
-owners of shards and back. Keeps a residual of the momentum on every rank and one of the mean on its owner.
+Sends every gradient, 32 bits per element, for `warmup` steps; then the momentum as signs and one scale per tensor, to
+the owners of shards and back. Keeps a residual of the momentum on every rank and one of the mean on its owner.
 
     warm-up   m = b1 m + (1 - b1) mean_i g_i,    v = b2 v + (1 - b2) (mean_i g_i)^2
     then      m_i = b1 m + (1 - b1) g_i,    m = C(mean_i C(m_i + e_i) + e'),    v as it was
     always    x = x - lr m^ / (sqrt(v^) + eps)
 
 It needs an optimizer whose variance stops with the warm-up: thinwire.OneBitAdam(..., freeze=warmup). With torch's
-Adam the variance would go on, from what the signs decode to.
+Adam the variance would go on changing with what the signs decode to.
 
 Reference: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed",
 ICML 2021, arXiv 2102.02888, algorithm 1.
@@ -32,7 +32,7 @@ from thinwire.sync.signals import Momentum
 
 @method("one-bit-adam", Recipe("1-bit adam", momentum=0.0, lr=1e-3))
 def one_bit_adam(warmup: int = 100) -> Method:
-    """The momentum in one bit an element after `warmup` uncompressed steps.
+    """The momentum in one bit per element after `warmup` uncompressed steps.
 
         warmup   uncompressed steps of plain Adam before the variance freezes
 

@@ -1,7 +1,7 @@
-"""1-bit SGD: the sign of every element and two means a column, with error feedback in both directions.
+"""1-bit SGD: the sign of every element and two means per column, with error feedback in both directions.
 
-Sends 1 bit an element and 64 bits a column to the owners of shards, and as much back, every step. Keeps a residual e
-of the gradient on every rank and one, e', of the mean on the owner of each shard.
+Sends 1 bit per element and 64 bits per column to the owners of shards, and as much back, every step. Keeps a residual
+e of the gradient on every rank and one, e', of the mean on the owner of each shard.
 
     p_i = g_i + e_i,         e_i = p_i - Q(p_i)        on every rank
     p' = mean_i Q(p_i) + e',   e' = p' - Q(p')         on the owner;    x = x - lr Q(p')
@@ -25,7 +25,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 
 @method("one-bit-sgd")
 def one_bit_sgd() -> Method:
-    """Columns of one bit an element, double-sided.
+    """One bit per element and two means per column, in both directions.
 
     >>> one_bit_sgd().id
     'one-bit-sgd'

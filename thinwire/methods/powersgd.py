@@ -9,8 +9,8 @@ the last factor on all.
 Reference: Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019, arXiv 1905.13727, algorithms 1 and 2.
 
-Departs from the paper: see thinwire.exchange.power_sgd. The paper's momentum, added behind the mean, is that of the
-optimizer.
+Departs from the paper: see thinwire.exchange.power_sgd. The paper's momentum, which comes after the mean, is that of
+the optimizer.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """QSGD: every rank quantises its gradient at random, without bias, and all average what they decode.
 
-Sends b + 32/B bits an element, every step; keeps no state.
+Sends b + 32/B bits per element, every step; keeps no state.
 
     x = x - (lr / n) sum_i Q(g_i)
 
 `exchange="all-gather"` sends each payload to every other rank; the default sends shards to their owners, who quantise
 the mean once more, so that what a rank sends does not grow with n. `code="rans"` or `"huffman"` sends the levels at
-their entropy instead of in fields: with 4 levels and L2 scales 0.8 bits an element, not 4.
+their entropy instead of in fields: with 4 levels and L2 scales 0.8 bits per element, not 4.
 
 Reference: Alistarh et al., NeurIPS 2017, arXiv 1610.02132, algorithm 1.
 

@@ -13,7 +13,7 @@ Reference: Alistarh et al., "QSGD: communication-efficient SGD via gradient quan
 arXiv 1610.02132, section 3.2, theorem 3.2 and corollary 3.3.
 
 Departs from the paper: its 2.8 n + 32 bits of the dense form are asymptotic; the literal code takes 2.93 to 2.99 bits
-an element on a Gaussian, the same levels under `qsgd:code=rans` 2.2. The sparse form ends with the distance to the
+per element on a Gaussian, the same levels under `qsgd:code=rans` 2.2. The sparse form ends with the distance to the
 end of the vector, which the paper leaves open. Blocks share one list of levels.
 """
 

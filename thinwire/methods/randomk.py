@@ -1,7 +1,7 @@
 """Random-k SGD: all ranks send the same random elements of their gradients, summed on the wire.
 
-Sends k = round(ratio d) values, no places, through an all-reduce: 2 (n-1)/n of 32 k bits, every step. Keeps one
-residual e a rank, or nothing.
+Sends k = round(ratio d) values, no places, through an all-reduce: 2 (n-1)/n of 32 k bits, every step. Each rank
+keeps one residual e, or nothing.
 
     p = g + e,    q = p on a subset of k places that all draw alike,    e = p - q,    x = x - (lr / n) sum_i q_i
 

@@ -9,7 +9,7 @@ Keeps one residual e_i on every rank.
 Reference: Sattler, Wiedemann, Mueller, Samek, "Sparse binary compression: towards distributed deep learning with
 minimal communication", 2018, arXiv 1805.08768.
 
-Departs from the paper: it sends updates of many local steps; this one sends gradients, every step.
+Departs from the paper: it sends the updates of many local steps; here gradients are sent, every step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""SGP, stochastic gradient push: models are averaged along the arrows of a directed graph, one neighbour a step.
+"""SGP, stochastic gradient push: models are averaged along the arrows of a directed graph, one neighbour per step.
 
-Sends the model in float32 to one other rank a step, whatever the number of ranks, and 8 bytes where the graph gives
-some ranks more than others. On the default graph, one peer a step 1, 2, 4 and on ranks away, 2^m ranks reach the
-exact mean of their models in m steps.
+Sends the model in float32 to one other rank per step, whatever the number of ranks, and 8 bytes more where the graph
+gives some ranks more than others. On the default graph the peer is 1, 2, 4, ... ranks away in turn, and 2^m ranks
+reach the exact mean of their models in m steps.
 
     y_i = sum_j W_ij (w_j z_j - lr g_j(z_j)),    w_i = sum_j W_ij w_j,    z_i = y_i / w_i
 

@@ -1,6 +1,6 @@
-"""signSGD: one bit an element; the step is the mean of the signs of all ranks.
+"""signSGD: one bit per element; the step is the mean of the signs of all ranks.
 
-Sends 1 bit an element to every other rank, every step; keeps no state.
+Sends 1 bit per element to every other rank, every step; keeps no state.
 
     x = x - (lr / n) sum_i sign(g_i)
 

@@ -1,6 +1,6 @@
 """SIGNUM with majority vote: as signSGD with a vote, but each rank sends the sign of its momentum.
 
-Sends 1 bit an element to the owners of shards and 1 bit back, every step; keeps one moving average m a rank.
+Sends 1 bit per element to the owners of shards and 1 bit back, every step; each rank keeps one moving average m.
 
     m_i = beta m_i + (1 - beta) g_i,    x = x - lr sign(sum_i sign(m_i))
 

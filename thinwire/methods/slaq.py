@@ -1,7 +1,7 @@
 """SLAQ: LAQ for gradients of mini-batches: 3 bits, and a lower bar for quantisation errors.
 
-Sends b bits an element and 32 a chunk to every other rank in the rounds in which the rank uploads, nothing in the
-others. Keeps what LAQ keeps; the rule is LAQ's with other constants:
+Sends b bits per element and 32 per chunk to every other rank in the rounds in which the rank uploads, and nothing in
+the others. Keeps what LAQ keeps; the rule is LAQ's with other constants:
 
     |v^|^2 >= xi sum_d |dx_d|^2 / lr^2 + 1.5 (|e|^2 + |e^|^2) + n slack:   q_i = q_i + v^ is sent
     x = x - lr (1/n) sum_i q_i
@@ -13,7 +13,7 @@ Reference: Sun, Chen, Giannakis, Yang, "Communication-efficient distributed lear
 gradients", NeurIPS 2019, arXiv 1909.07588, section 4 and the authors' code.
 
 Departs from the paper: its code adds 0.2 to the right side, which has the unit of a squared gradient; here that is
-`slack`, 0 unless given (theirs is 0.2 / 7840 an element). Else as LAQ.
+`slack`, 0 unless given (theirs is 0.2 / 7840 per element). The rest is as for LAQ.
 """
 
 from __future__ import annotations

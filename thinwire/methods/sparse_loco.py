@@ -1,15 +1,15 @@
 """SparseLoCo's code in every step: the largest elements of each block with two-bit values, and a residual that fades.
 
-Sends 0.219 bits an element to every other rank, every step: of each block of 4096 the 64 largest, 14 bits each. Keeps
-a residual on every rank.
+Sends 0.219 bits per element to every other rank, every step: of each block of 4096 the 64 largest, 14 bits each.
+Keeps a residual on every rank.
 
     e = beta e + g,    q = SparseLoco(e),    e = e - q,    x = x - lr (1/n) sum_i q_i
 
 Reference: Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025,
 arXiv 2508.15706, and the code of templar (tplr-ai).
 
-Departs from the paper: it exchanges the difference of 30 local AdamW steps, this every gradient. Else as the
-compressor (thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta.
+Departs from the paper: it exchanges what 30 local AdamW steps change, where this exchanges every gradient. The rest
+is as for the compressor (thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Strom's threshold: an element that has gathered tau sends its sign, and keeps the rest.
 
-Sends one bit and a place for each element that reaches tau, to every other rank, every step. Keeps one residual r a
-rank.
+Sends one bit and a place for each element that reaches tau, to every other rank, every step. Each rank keeps one
+residual r.
 
     r = r + g;    where |r_i| >= tau: q_i = tau sgn(r_i), r_i = r_i - q_i;    x = x - (lr / n) sum_i q_i
 
-`tau` is in units of the gradient: at most tau a step leaves an element, so a tau far below the gradients lags behind
-them, and one far above them sends nothing for long.
+`tau` is in units of the gradient: an element sends at most tau per step, so a tau far below the gradients lags
+behind them, and one far above them sends nothing for long.
 
 Reference: Strom, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015.
 

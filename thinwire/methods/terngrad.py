@@ -1,7 +1,7 @@
-"""TernGrad: ternary gradients whose ranks share one scaler, so that the server adds integers.
+"""TernGrad: ternary gradients with one scaler for all ranks, so that the server adds integers.
 
-Sends the scalers (32 bits a tensor), then 2 bits an element to the owners of shards, who send the exact sums back in
-ceil(log2(2n + 1)) bits, every step; keeps no state.
+Sends the scalers (32 bits per tensor), then 2 bits per element to the owners of shards, who send the exact sums back
+in ceil(log2(2n + 1)) bits, every step; keeps no state.
 
     each rank clips g_i to 2.5 of its standard deviations, tensor by tensor;    s = max_i max|g_i|
     b_i ~ Bernoulli(|g_i| / s),    x = x - lr (s / n) sum_i sgn(g_i) b_i

@@ -1,7 +1,7 @@
 """Top-k SGD: every rank sends its largest gradients and keeps the rest for later.
 
-Sends k = round(ratio d) values and places to every other rank, every step: about 40 bits each at 1%. Keeps one
-residual e a rank.
+Sends k = round(ratio d) values and places to every other rank, every step: about 40 bits each at 1%. Each rank
+keeps one residual e.
 
     p = g + e,    q = the k largest of p,    e = p - q,    x = x - (lr / n) sum_i q_i
 
@@ -11,7 +11,7 @@ sent.
 Reference: Aji, Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, arXiv 1704.05021;
 Stich, Cordonnier, Jaggi, "Sparsified SGD with memory", NeurIPS 2018, arXiv 1809.07599, algorithm 1.
 
-Departs from the paper: see thinwire.compressors.topk. `block` takes the k of each block instead.
+Departs from the paper: see thinwire.compressors.topk. `block` takes the k largest of each block instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def topk(
         values     how values are written: "fp32", "bf16" or "fp16"
         indices    how places are written: "gaps", Golomb coded, log2(d/k) + 1.5 bits each; "packed", fields of
                    ceil(log2 d) bits; ignored with `block`
-        block      take the k of every `block` elements; None: of a message
+        block      take the k largest of every `block` elements; None: of a message
         feedback   keep the residual e; False loses what is not sent
 
     >>> topk(ratio=0.001).id

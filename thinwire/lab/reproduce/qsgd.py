@@ -1,8 +1,8 @@
 """QSGD: accuracy at 8, 4 and 2 bits, its bounds and code lengths, and the share of an epoch spent communicating.
 
 Accuracy is that of four workers with one residual net of 18,322 parameters, at float32's learning rate. As in the
-paper scales are the largest magnitude of a block, of 512 elements for 8 and 4 bits, of 128 for 2. What the theorems
-bound is in qsgd_facts, the share of an epoch in qsgd_share.
+paper, scales are the largest magnitude of a block, of 512 elements for 8 and 4 bits and of 128 for 2. What the
+theorems bound is in qsgd_facts, and the share of an epoch in qsgd_share.
 
 Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, arXiv 1610.02132.
@@ -63,7 +63,7 @@ class QsgdPaper(Reproduction):
         return check(self.name, settings, EPOCHS, CHANNELS)
 
     def run(self, settings: Settings, say: Say) -> list[Row]:
-        """One row a run, a fact and a time."""
+        """One row per run, per fact and per time."""
         s = self.check(settings)
         channels = {name: c for name, c in CHANNELS.items() if not s.methods or name in s.methods}
         count, runs = every(s, channels)

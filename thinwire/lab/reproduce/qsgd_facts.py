@@ -6,7 +6,8 @@
     sparse code   (3 + 3/2 log2(2 (s^2 + n) / (s (s + sqrt(n))))) s (s + sqrt(n)) + 32 bits    theorem 3.2
 
 with o(1) in the theorem taken as 0. Vectors are Gaussian, or pieces of a recorded gradient of a small net. Scales are
-L2, one a vector. Lengths are of the codes that thinwire sends, in whole bytes, with the scale and without its header.
+L2, one per vector. Lengths are those of the codes that thinwire sends, in whole bytes, with the scale and without the
+header.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DRAWS = 40
 
 
 def facts(draws: int = DRAWS) -> list[Row]:
-    """One row a vector length, source and fact: `value` beside the paper's `limit`."""
+    """One row per vector length, source and fact: `value` beside the paper's `limit`."""
     rows = []
     for source, vector in SOURCES.items():
         for n, s in SHAPES:

@@ -19,7 +19,7 @@ PUBLISHED = {
 }
 PAPER = 16  # workers
 RING = ((PAPER - 1) / PAPER) / ((WORKERS - 1) / WORKERS)
-"""What float32 sends a step between the paper's workers, over what it sends between ours: an all-reduce."""
+"""What float32 sends per step between the paper's workers, over what it sends between ours: an all-reduce."""
 BROADCAST = (PAPER - 1) / (WORKERS - 1)
 """The same for QSGD, which sends its message to every other worker."""
 BOUNDS = (
@@ -82,7 +82,7 @@ def _times(at: dict[tuple[str, str], Row], task: str) -> list[Trend]:
 
 
 def accuracy(means: Sequence[Row], rows: Sequence[Row]) -> str:
-    """Accuracy at each width, a table a task."""
+    """Accuracy at each width, one table per task."""
     parts = []
     for task in dict.fromkeys(row["task"] for row in means if row["kind"] == "accuracy"):
         mine = [row for row in means if (row["task"], row["kind"]) == (task, "accuracy")]
@@ -98,7 +98,7 @@ def accuracy(means: Sequence[Row], rows: Sequence[Row]) -> str:
         ]
         first = next(row for row in rows if row["task"] == task)
         title = f"**{task}**, {first['epochs']} epochs, {mine[0]['seeds']} seeds:\n\n"
-        head = ["fields", "bits an element", "accuracy %", "points", "seeds from, to"]
+        head = ["fields", "bits per element", "accuracy %", "points", "seeds from, to"]
         command = f"thinwire reproduce qsgd --task {task} --save benchmarks/data/qsgd.csv"
         parts.append(title + table(head, body) + where(first, command))
     return "\n\n".join(parts)
@@ -136,7 +136,7 @@ def times(means: Sequence[Row], _: Sequence[Row]) -> str:
         for (task, kind, label), row in at.items()
         if kind == "share"
     ]
-    return table(["task", "fields", "s on the wire", "s an epoch", "communicating"], body, left=2)
+    return table(["task", "fields", "s on the wire", "s per epoch", "communicating"], body, left=2)
 
 
 def statements(means: Sequence[Row], _: Sequence[Row]) -> str:
@@ -160,7 +160,7 @@ def plot(means: Sequence[Row], path: Path) -> None:
         left.plot(bits, [100 * row["value"] for row in mine], "o-", label=task)
         left.vlines(bits, low, high, lw=0.8)
     left.set_xscale("log", base=2)
-    left.set(xlabel="bits an element", ylabel="test accuracy, %")
+    left.set(xlabel="bits per element", ylabel="test accuracy, %")
     left.set_xticks((2, 4, 8, 16, 32), ("2", "4", "8", "16", "32"))
     left.legend(frameon=False, loc="lower right")
     kinds = list(dict.fromkeys(row["kind"] for row in means if row["task"] == "vectors"))

@@ -2,8 +2,8 @@
 
     step = gradient + encode + n decodes + bits sent / rate
 
-Float32 sends 2 (n-1)/n of its gradient (a ring all-reduce), QSGD n-1 messages (as published: to every other worker).
-Encodes and decodes count as communication. Seconds are those of this process, so that others on the machine do not
+Float32 sends 2 (n-1)/n of its gradient (a ring all-reduce), QSGD n-1 messages (to every other worker, as published).
+Encodes and decodes count as communication. Seconds are this process's own, so that others on the machine do not
 matter; latency and overlap are left out.
 """
 
@@ -24,7 +24,7 @@ from thinwire.lab.reproduce.one_model import BATCH, FLOAT, WORKERS, images
 from thinwire.lab.reproduce.ring import gradients
 from thinwire.lab.residual import Residual
 
-LINK = 100e6  # bits a second
+LINK = 100e6  # bits per second
 
 
 def shares(task: str, channels: Mapping[str, Channel], data: Path | None, repeats: int = 30) -> list[Row]:
@@ -45,7 +45,7 @@ def shares(task: str, channels: Mapping[str, Channel], data: Path | None, repeat
 
 
 def _message(channel: Channel, gradient: Tensor, net: Residual, repeats: int) -> tuple[float, float]:
-    """Bits that a worker sends a step, and seconds of its encode and its decodes."""
+    """Bits that a worker sends per step, and seconds of its encode and its decodes."""
     if channel == FLOAT:
         return 2 * (WORKERS - 1) / WORKERS * 32 * gradient.numel(), 0.0
     encoder, layout, out = channel.encoder, net.layout, torch.zeros_like(gradient)
