@@ -229,7 +229,7 @@ def test_nothing_diverges(c: Compressor) -> None:
         for step in range(30):
             swarm.step(0.01 * normal(n, 256, seed=step))
             far.append(swarm.distance)
-        assert sum(far[20:]) < max(1.5 * sum(far[10:20]), 10 * 0.5 * 256**0.5), (memory, far[::5])
+        assert sum(far[20:]) < max(1.5 * sum(far[10:20]), 10 * 256**0.5), (memory, far[::5])
 
 
 QUADRATICS = Quadratics(n=16, d=64)
