@@ -93,7 +93,7 @@ def pace(compressor: Compressor, topology: Topology, n: int) -> Pace:
     >>> from thinwire.compressors import ScaledSign
     >>> from thinwire.topology import Ring
     >>> [round(pace(ScaledSign(), Ring(), 8).at(ratio), 2) for ratio in (0.1, 0.01, 0.001)]
-    [0.84, 0.27, 0.08]
+    [1.0, 0.26, 0.18]
     """
     some, eye = _some(topology, n), torch.eye(n, dtype=torch.float64)
     spread = sum(float((eye - w).square().sum()) / n for w in some) / len(some)

@@ -8,7 +8,7 @@ Each method and compressor has its own learning rate out of RATES, and CHOCO-SGD
 ETAS, None being the library's choice: those that leave the mean model with the least training loss in a run of half
 the epochs with the seed TUNED, which is none of those reported. Those runs are rows, too, with the `kind` "grid"; the
 runs that are reported have the kind "final". "own" is the library's eta at the rate that is best for it, with the
-same seeds, where another eta was better. "curve" is the training loss of the mean model after each epoch of a final run.
+same seeds, where another eta was better. "curve" is the training loss of the mean model after an epoch of such runs.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
 compression", 2019, arXiv 1907.07346. Koloskova, Lin, Stich, Jaggi, "Decentralized deep learning with arbitrary
