@@ -18,9 +18,10 @@ of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neigh
 With `early` the models before the step are mixed, which can be sent while backward runs.
 
 Without `eta` it is chosen (thinwire/exchange/eta.py). Where whole models are sent, it then follows the length of the
-local step: a payload has 4 bytes behind it, ratio_i = |x_half_i - x_i| / |x_half_i| in float32, and both ends of an
-edge take the eta of (ratio_i + ratio_j) / 2. It is the same number at both, so that the mean is kept. On directed
-graphs and with `early` there is nothing that both ends could know, and eta is that of a usual ratio.
+local step, |x_half_i - x_i| / |x_half_i|, and what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2. A payload
+has the eta of its sender behind it, 4 bytes as float32, and both ends of an edge take the smaller of their two: it is
+the same number at both, so that the mean is kept. On directed graphs and with `early` there is nothing that both ends
+could know, and eta is that of a usual step.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Context, Layout, State
     from thinwire.topology.base import Around
 
-RATIO = 4  # bytes behind a payload
+ETA = 4  # bytes behind a payload
 
 
 @final
@@ -167,16 +168,27 @@ class Mix(Gossip):
         return pace(self.channel.compressor, self.topology, n)
 
     async def _following(self, payload: Payload, near: Around, x: Tensor, ctx: Context) -> Tensor:
-        """sum_j eta_ij W_ij (m_j - m_i), eta_ij from the ratios of both."""
-        me, how = ctx.comm.rank, self.pace(ctx.comm.size)
-        tail = torch.tensor([_ratio(x, ctx.before)])
+        """sum_j eta_ij W_ij (m_j - m_i), eta_ij the smaller of both."""
+        me = ctx.comm.rank
+        tail = torch.tensor([self._eta(payload, x, ctx)])
         mine = float(tail)  # as float32 has it, and so as the neighbours do
         sent = Payload(torch.cat((payload.data, tail.view(torch.uint8).to(payload.data.device))))
         arrived = await trade(self.channel, sent, near, ctx)
-        etas = {j: how.at((mine + _told(j, m.data)) / 2) for j, m in arrived.items()}
-        messages = {j: Payload(m.data[:-RATIO]) for j, m in arrived.items()}
+        etas = {j: min(mine, _told(j, m.data)) for j, m in arrived.items()}
+        messages = {j: Payload(m.data[:-ETA]) for j, m in arrived.items()}
         near = near._replace(sources={j: near.sources[j] * eta for j, eta in etas.items()})
         return towards(self.channel, {**messages, me: payload}, near, x, ctx)
+
+    def _eta(self, payload: Payload, x: Tensor, ctx: Context) -> float:
+        """What this rank would take; 0 where its model is not finite."""
+        with ctx.clock.span("decode"):
+            m = self.channel.encoder.decode(payload, ctx.layout, key=ctx.key)
+        length, scattered = _length(x), _length(m.to(x.dtype) - x)
+        moved = 0.0 if ctx.before is None else _length(x - ctx.before)
+        if not math.isfinite(length + scattered + moved):
+            return 0.0
+        ratio, part = (min(1.0, moved / length), scattered / length) if length else (0.0, 0.0)
+        return self.pace(ctx.comm.size).at(ratio, part**2)
 
     def _copied(self, messages: dict[int, Payload], near: Around, x: Tensor, state: State, ctx: Context) -> Tensor:
         """sum_j W_ij (h_j - h_i) over those that answered."""
@@ -190,19 +202,13 @@ class Mix(Gossip):
         return pull
 
 
-def _ratio(x: Tensor, before: Tensor | None) -> float:
-    """|x - before| / |x|, 1 at most; 0 where it is not known."""
-    if before is None:
-        return 0.0
-    length, moved = float(torch.linalg.vector_norm(x)), float(torch.linalg.vector_norm(x - before))
-    return min(1.0, moved / length) if math.isfinite(moved) and length > 0 else 0.0
+def _length(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x))
 
 
 def _told(j: int, message: Tensor) -> float:
     """The float32 at the end of a message."""
-    ratio = float(message[-RATIO:].clone().view(torch.float32))
-    if not 0 <= ratio <= 1:
-        raise PayloadError(
-            f"rank {j} says that it moved by {ratio} of its length: the message was damaged on its way"
-        )
-    return ratio
+    eta = float(message[-ETA:].clone().view(torch.float32))
+    if not 0 <= eta <= 1:
+        raise PayloadError(f"rank {j} says that its eta is {eta}: the message was damaged on its way")
+    return eta

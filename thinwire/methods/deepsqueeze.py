@@ -8,18 +8,19 @@ Keeps one residual per rank and nothing of its neighbours.
     x_i = x_half_i + eta sum_j (W_ij - 1[i = j]) m_j
 
 Models mix as with W_eff = (1 - eta) I + eta W. Their mean is that of plain SGD, whatever C is. C must be a
-contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C, the graph and
-the length of the local step (thinwire/exchange/eta.py). Momentum is the optimizer's, and each rank's own.
+contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C, the graph,
+the length of the local step and what messages scatter (thinwire/exchange/eta.py). Momentum is the optimizer's, and
+each rank's own.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
 compression", 2019, arXiv 1907.07346.
 
 Departs from the paper: accounts of it write C[g + delta], with g the gradient; here a rank compresses its model after
 the local step plus the residual, as the code of CHOCO-SGD's authors does, since W_eff mixes models. Where no `eta` is
-given, it follows the local step, edge by edge, and the ratio that it follows is sent along; the paper has one eta for
-all steps. Unbiased compressors that lose much are divided by 1 + omega. Tensors below `min_size` elements travel in
-float32 on the same graph, with eta = 1. `every` takes local steps between the exchanges. W may be directed or change
-from step to step, where it is doubly stochastic.
+given, it follows the local step and is sent along, and the two ends of an edge take the smaller; the paper has one
+eta for all steps. Unbiased compressors that lose much are divided by 1 + omega. Tensors below `min_size` elements
+travel in float32 on the same graph, with eta = 1. `every` takes local steps between the exchanges. W may be directed
+or change from step to step, where it is doubly stochastic.
 """
 
 from __future__ import annotations

@@ -167,7 +167,8 @@ MIXES = ("choco-sgd", "deepsqueeze")
 
 
 def _setting(row: Row) -> list[str]:
-    eta = f"{row['eta']:.3f}" if row["given"] is None else f"{row['given']:g}"
+    follows = "up to " if row["given"] is None and row["method"] == "deepsqueeze" else ""
+    eta = f"{follows}{row['eta']:.2f}" if row["given"] is None else f"{row['given']:g}"
     return [eta, f"{row['lr']:g}", _right(row)]
 
 

@@ -64,7 +64,8 @@ class Run:
 def train(run: Run) -> Row:
     """Train and test: the values of FIELDS, and `losses` of the mean model after every epoch.
 
-    Where eta follows the step, "eta" is that of the mean ratio of steps to models.
+    Where eta follows the step, "eta" is that of the mean ratio of steps to models, for messages that scatter no more
+    than a Gaussian: it was that or less.
     """
     data = _data(run.task, run.data)
     net = Residual(halve=run.task == "fashion")
