@@ -15,7 +15,7 @@ from thinwire.lab import bench_eta, figures, records
 from thinwire.lab.records import Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Settings, get
 from thinwire.lab.reproduce.base import keep
-from thinwire.lab.reproduce.deepsqueeze import ETAS, METHODS, MIXES, RATES, SEEDS, SIX, TUNED, best_run
+from thinwire.lab.reproduce.deepsqueeze import ETAS, FINALISTS, METHODS, MIXES, RATES, SEEDS, SIX, TUNED, best_run
 from thinwire.lab.reproduce.deepsqueeze_trends import STATEMENTS, judge
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.ring import GUESSED, Run, gradients, rate, shards, train
@@ -74,7 +74,8 @@ def test_tiny_run() -> None:
     assert kinds.count(("choco-sgd", "grid")) == len(RATES) * len(ETAS)
     assert kinds.count(("d-psgd", "final")) == kinds.count(("choco-sgd", "final")) == 2
     assert kinds.count(("d-psgd", "curve")) == kinds.count(("choco-sgd", "curve")) == 2  # one epoch
-    assert {row["seed"] for row in rows if row["kind"] == "grid"} == {TUNED}
+    assert {row["seed"] for row in rows if row["kind"] in {"grid", "last"}} == {TUNED}
+    assert kinds.count(("d-psgd", "last")) == FINALISTS <= kinds.count(("choco-sgd", "last")) <= FINALISTS + 2
     assert {row["seed"] for row in rows if row["kind"] in {"final", "own"}} == {0, 1, None}
     tuned = next(row for row in rows if (row["method"], row["kind"]) == ("choco-sgd", "final"))
     assert kinds.count(("choco-sgd", "own")) == (0 if tuned["given"] is None else 2)
@@ -91,7 +92,7 @@ def test_tiny_run() -> None:
     assert float32["bytes"] == pytest.approx(float32["steps"] * 8 * 2 * 4 * elements, rel=1e-3)
     assert float32["accuracy_mean_model"] > 0.4
     assert 0 < float32["consensus_distance"] < signs["consensus_distance"]
-    assert float32["lr"] == best_run([r for r in rows if (r["method"], r["kind"]) == ("d-psgd", "grid")])[1]
+    assert float32["lr"] == best_run([r for r in rows if (r["method"], r["kind"]) == ("d-psgd", "last")])[1]
     again = next(each(train, [Run("digits", "iid", "d-psgd", float32["lr"], 0, 1)], 1))
     assert again.pop("losses") == [float32["loss"]]
     assert {**again, "seconds": 0} == {name: float32[name] for name in again} | {"seconds": 0}
@@ -117,6 +118,7 @@ def test_best_run() -> None:
     ]
     assert best_run(rows) == (0.2, 0.05)
     assert best_run([row | {"diverged": True} for row in rows]) == (math.inf, 0.01)
+    assert best_run([]) == (math.inf, math.inf)
 
 
 def _mean(method: str, label: str, accuracy: float | None, reached: float | None = 5.0) -> Row:

@@ -35,7 +35,7 @@ SHAPE = (16, 512)
 ROUNDS = 100  # for the scatter; the second half of them counts
 UP, DOWN = 1.5, 0.8  # what the next b to try is of the last
 MOST = 2.0  # without compression x = x - b x stops shrinking here
-LEAST = 1e-5
+LEAST = 1e-3
 SETTLED = 0.5  # of its length: x has come down to that, or the loop is not stable
 
 

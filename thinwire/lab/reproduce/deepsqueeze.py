@@ -5,10 +5,11 @@ L2" is the papers': one scale, the length of the whole vector, which loses far m
 CHOCO-SGD and DeepSqueeze divide unbiased quantisers that lose much by 1 + omega.
 
 Each method and compressor has its own learning rate out of RATES, and CHOCO-SGD and DeepSqueeze their own eta out of
-ETAS, None being the library's choice: those that leave the mean model with the least training loss in a run of half
-the epochs with the seed TUNED, which is none of those reported. Those runs are rows, too, with the `kind` "grid"; the
-runs that are reported have the kind "final". "own" is the library's eta at the rate that is best for it, with the
-same seeds, where another eta was better. "curve" is the training loss of the mean model after an epoch of such runs.
+ETAS, None being the library's choice. They are chosen with the seed TUNED, which is none of those reported: all pairs
+run for half the epochs (the `kind` "grid"), those FINALISTS with the least training loss of the mean model and the
+library's eta at its best two rates for all epochs ("last"), and the least training loss decides. The runs that are
+reported are of the kind "final"; "own" is the library's eta at the rate that is best for it, with the same seeds, where
+another eta was better. "curve" is the training loss of the mean model after an epoch of a final run.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
 compression", 2019, arXiv 1907.07346. Koloskova, Lin, Stich, Jaggi, "Decentralized deep learning with arbitrary
@@ -40,6 +41,7 @@ SEEDS = {"digits": 2, "fashion": 1}
 TUNED = 1000  # the seed of the runs that choose rates and etas
 RATES = (0.8, 0.2, 0.05)
 ETAS = (None, 0.05, 0.15, 0.4, 1.0)
+FINALISTS = 3
 SIX = {
     "4 bits": "qsgd:bits=4",
     "2 bits": "qsgd:bits=2",
@@ -98,22 +100,35 @@ class DeepSqueeze(Reproduction):
         refused = [_row(s, cell, "final") for cell in cells if _refused(cell)]
         cells = [cell for cell in cells if not _refused(cell)]
         tries = {cell: [replace(cell, eta=eta) for eta in _etas(cell)] for cell in cells}
+        half = -(-s.epochs // 2)
         grid = [
-            (turned, "grid", _run(s, turned, rate, TUNED, -(-s.epochs // 2)))
+            (turned, "grid", _run(s, turned, rate, TUNED, half))
             for some in tries.values()
             for turned in some
             for rate in RATES
         ]
-        total = len(grid) + s.seeds * sum(2 if len(some) > 1 else 1 for some in tries.values())  # at most
-        tried = _all(s, grid, say, 0, total)
+        tried = _all(s, grid, say, 0, len(grid))
+        return tried + self.decide(s, tries, tried, say) + refused
+
+    def decide(self, s: Settings, tries: dict[Cell, list[Cell]], tried: Sequence[Row], say: Say) -> list[Row]:
+        """The finalists of the grid for all epochs, and the seeds at the best of them and at the library's eta."""
+        assert s.epochs is not None
+        assert s.seeds is not None
+        last = [
+            (turned, "last", _run(s, turned, rate, TUNED, s.epochs))
+            for cell, some in tries.items()
+            for turned, rate in finalists(cell, some, tried)
+        ]
+        ended = _all(s, last, say, len(tried), len(tried) + len(last))
         final = []
         for cell, some in tries.items():
-            best = {turned: best_run([row for row in tried if row["id"] == turned.id]) for turned in some}
+            best = {turned: best_run([row for row in ended if row["id"] == turned.id]) for turned in some}
             tuned = min(best, key=lambda turned: best[turned][0])
-            final += [(tuned, "final", _run(s, tuned, best[tuned][1], seed, s.epochs)) for seed in seeds]
+            final += [(tuned, "final", _run(s, tuned, best[tuned][1], seed, s.epochs)) for seed in range(s.seeds)]
             if tuned != cell:
-                final += [(cell, "own", _run(s, cell, best[cell][1], seed, s.epochs)) for seed in seeds]
-        return tried + _all(s, final, say, len(grid), total) + refused
+                final += [(cell, "own", _run(s, cell, best[cell][1], seed, s.epochs)) for seed in range(s.seeds)]
+        done = len(tried) + len(last)
+        return ended + _all(s, final, say, done, done + len(final))
 
     def summary(self, rows: Sequence[Row]) -> list[Row]:
         """Means over seeds."""
@@ -181,7 +196,19 @@ def _row(s: Settings, cell: Cell, kind: str, measured: Row | None = None) -> Row
     return {**head, **dict.fromkeys(FIELDS), **(measured or {})}
 
 
+def finalists(cell: Cell, some: Sequence[Cell], tried: Sequence[Row]) -> list[tuple[Cell, float]]:
+    """The pairs of cell and rate with the least losses, and the best two of the library's eta; lost ones are last."""
+
+    def loss(pair: tuple[Cell, float]) -> float:
+        row = next(row for row in tried if (row["id"], row["lr"]) == (pair[0].id, pair[1]))
+        return math.inf if row["diverged"] else float(row["loss"])
+
+    pairs = sorted(((turned, rate) for turned in some for rate in sorted(RATES)), key=loss)
+    own = [pair for pair in pairs if pair[0] == cell]
+    return list(dict.fromkeys([*pairs[:FINALISTS], *own[:2]]))
+
+
 def best_run(rows: Sequence[Row]) -> tuple[float, float]:
     """The least training loss and its rate; where every run was lost, no loss at all and the smallest rate."""
     kept = [(float(row["loss"]), float(row["lr"])) for row in rows if not row["diverged"]]
-    return min(kept) if kept else (math.inf, min(float(row["lr"]) for row in rows))
+    return min(kept) if kept else (math.inf, min((float(row["lr"]) for row in rows), default=math.inf))
