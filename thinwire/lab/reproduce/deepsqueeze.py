@@ -8,8 +8,8 @@ Each method and compressor has its own learning rate out of RATES, and CHOCO-SGD
 ETAS, None being the library's choice. They are chosen with the seed TUNED, which is none of those reported: all pairs
 run for half the epochs (the `kind` "grid"), those FINALISTS with the least training loss of the mean model and the
 library's eta at its best two rates for all epochs ("last"), and the least training loss decides. The runs that are
-reported are of the kind "final"; "own" is the library's eta at the rate that is best for it, with the same seeds, where
-another eta was better. "curve" is the training loss of the mean model after an epoch of a final run.
+reported are of the kind "final"; "own" is the library's eta at the rate that is best for it, with the same seeds,
+where another eta was better. "curve" is the training loss of the mean model after an epoch of a final run.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
 compression", 2019, arXiv 1907.07346. Koloskova, Lin, Stich, Jaggi, "Decentralized deep learning with arbitrary
@@ -95,8 +95,7 @@ class DeepSqueeze(Reproduction):
         """Rates and etas of every cell, then the seeds at the best of them and at the library's eta."""
         s = self.check(settings)
         assert s.epochs is not None
-        assert s.seeds is not None
-        cells, seeds = _cells(s.methods), range(s.seeds)
+        cells = _cells(s.methods)
         refused = [_row(s, cell, "final") for cell in cells if _refused(cell)]
         cells = [cell for cell in cells if not _refused(cell)]
         tries = {cell: [replace(cell, eta=eta) for eta in _etas(cell)] for cell in cells}
