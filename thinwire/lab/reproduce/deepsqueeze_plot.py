@@ -63,16 +63,17 @@ def plot(means: Sequence[Row], curves: Sequence[Row], path: Path) -> None:
 
 def _losses(figure: Any, curves: Sequence[Row]) -> None:
     """Loss against epochs, a panel for each of four compressors; D-PSGD in float32 is in all."""
-    panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
     for label, panel in zip(SHOWN, panels, strict=True):
         for method, colour in COLOURS.items():
             some = [row for row in curves if (row["method"], row["label"]) in {(method, label), (method, "32 bits")}]
             epochs = sorted({row["epochs"] for row in some})
             loss = [fmean(row["loss"] for row in some if row["epochs"] == epoch) for epoch in epochs]
             panel.plot(epochs, [min(x, HIGH) for x in loss], color=colour, lw=1.4, marker=".", ms=4)
-        panel.set(yscale="log", ylim=(None, HIGH))
+        panel.set(yscale="log")
         panel.set_title(label, fontsize=9)
         panel.grid(alpha=0.25)
+    panels[0].set_ylim(top=HIGH)
     figure.supxlabel("epochs", fontsize=9)
     figure.supylabel("training loss of the mean model", fontsize=9)
 
