@@ -1,4 +1,4 @@
-"""The eta that is chosen where none is given: the stability that it is derived from, and gossip that contracts."""
+"""The eta that is chosen where none is given: what it is derived from, that it is stable, and near the best."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import math
 
 import pytest
 import torch
-from swarms import apart, normal
+from battery import INSTANCES
+from lockstep import Quadratics
+from swarms import apart, drift, normal, together
 
-from thinwire import Channel
-from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, ScaledSign, Shrunk, TopK
+from thinwire import Channel, Context, Key, Layout
+from thinwire.comm import Comm, run
+from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, ScaledSign, Shrunk, TopK
 from thinwire.core.compressor import Compressor
+from thinwire.core.errors import PayloadError
 from thinwire.exchange import Mix
-from thinwire.exchange.eta import STEP, chosen_eta, left_out
+from thinwire.exchange.eta import BASE, STEPS, USUAL, left_out, pace, stable_eta
+from thinwire.exchange.loop import edge, scatter
 from thinwire.memory import Difference, ErrorFeedback, Memory
 from thinwire.methods import choco_sgd, deepsqueeze
 from thinwire.methods._parts import contraction
-from thinwire.topology import Complete, Exponential, Ring, Topology, Torus, gap, largest_pull
+from thinwire.topology import Complete, Exponential, Matching, Ring, Star, Topology, Torus, gap
 
 CONTRACTIONS: list[Compressor] = [
     ScaledSign(),
@@ -31,72 +36,73 @@ CONTRACTIONS: list[Compressor] = [
 GRAPHS: list[tuple[Topology, int]] = [(Ring(), 8), (Torus(), 16), (Complete(), 8), (Exponential(), 8)]
 
 
-def radius(rows: list[list[float]]) -> float:
-    return float(torch.linalg.eigvals(torch.tensor(rows, dtype=torch.float64)).abs().max())
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.8])
+def test_an_element_sent_with_probability_p_scatters_by_two_over_p_less_two(p: float) -> None:
+    """It waits t rounds with probability p (1 - p)^(t-1) and then brings t x: E m^2 = p E t^2 = (2 - p) / p."""
+    c = RandomK(ratio=p, scaled=False)
+    assert scatter(c) == pytest.approx(2 * (1 - p) / p, rel=0.1)
+    assert 0.7 < edge(c) / (2 / (1 + scatter(c))) < 1.3
 
 
-def deepsqueeze_bound(a: float, q: float) -> float:
-    """The spectral radius of the bounds on (y, e)."""
-    return radius([[1 - a, a * a], [q, q * (1 + a)]])
+@pytest.mark.parametrize(
+    "c", [TopK(ratio=0.2), TopK(ratio=0.1), *(contraction(f"qsgd:bits={b}") for b in (2, 3))], ids=str
+)
+def test_the_edge_of_sparsifiers_and_quantisers_is_that_of_independent_noise(c: Compressor) -> None:
+    assert 0.7 < edge(c) / (2 / (1 + scatter(c))) < 1.3
 
 
-def choco_bound(a: float, q: float) -> float:
-    """The spectral radius of the bounds on (x, e)."""
-    return radius([[1 - a, a], [q * a, q * (1 + a)]])
+def test_signs_stand_more_than_what_they_scatter_around_a_constant() -> None:
+    assert edge(ScaledSign()) > 2 * 2 / (1 + scatter(ScaledSign()))
 
 
-@pytest.mark.parametrize("q", [0.05, 0.2, 0.35, 0.5, 0.6, 0.75, 0.9, 0.96, 0.99])
-def test_stable_below_the_closed_form_and_not_above(q: float) -> None:
-    """(1 - q) / (2 q), for a up to 1; both matrices have the same eigenvalues."""
-    edge = (1 - q) / (2 * q)
-    for k in range(1, 101):
-        a = k / 100
-        assert deepsqueeze_bound(a, q) == pytest.approx(choco_bound(a, q), abs=1e-9)
-        if abs(a - edge) > 1e-9:
-            assert (choco_bound(a, q) < 1) == (a < edge), a
-    if edge <= 1:
-        assert choco_bound(edge, q) == pytest.approx(1, abs=1e-9)
+@pytest.mark.parametrize(
+    ("topology", "n", "away"),
+    [(Ring(), 8, 2 / 3), (Torus(), 16, 0.8), (Complete(), 8, 7 / 8), (Star(), 8, 7 / 8)],
+    ids=str,
+)
+@pytest.mark.parametrize("c", [TopK(ratio=0.1), contraction("qsgd:bits=2"), ScaledSign()], ids=lambda c: c.id)
+def test_the_stable_eta_is_the_edge_over_what_a_rank_gives_away(
+    c: Compressor, topology: Topology, n: int, away: float
+) -> None:
+    assert stable_eta(c, topology, n) == pytest.approx(min(1, edge(c) / away))
 
 
-@pytest.mark.parametrize(("topology", "n"), GRAPHS, ids=str)
-@pytest.mark.parametrize("c", CONTRACTIONS, ids=lambda c: c.id)
-def test_the_chosen_eta_is_the_stable_one_or_less(c: Compressor, topology: Topology, n: int) -> None:
-    q, pull = math.sqrt(left_out(c)), largest_pull(topology, n)
-    stable = min(1.0, (1 - q) / (2 * q * pull))
-    assert chosen_eta(c, topology, n, settles=True) == pytest.approx(stable)
-    small = math.sqrt(STEP / (gap(topology, n) * pull * q))
-    assert chosen_eta(c, topology, n, settles=False) == pytest.approx(min(stable, small))
+def test_the_pace_of_deepsqueeze() -> None:
+    """|I - W|_F^2 / n of a ring is 4/9 + 2/9."""
+    c = TopK(ratio=0.1)
+    how, noise = pace(c, Ring(), 8), math.sqrt(scatter(c) * 2 / 3)
+    assert how.at(0) == pytest.approx(BASE / noise)
+    assert how.at(0.001) == pytest.approx((BASE + 0.001 * STEPS) / noise)
+    assert how.at(1) == pytest.approx(stable_eta(c, Ring(), 8))
+    assert how.at(0, scatter(c) / 2) == how.at(0)  # less than a Gaussian: that counts
+    assert how.at(0, 4 * scatter(c)) == pytest.approx(how.at(0) / 2)
+    assert how.at(1, 2 * scatter(c) + 1) == pytest.approx(how.at(1) / 2)
 
 
 def test_where_nothing_is_left_out_it_is_one() -> None:
-    for settles in (True, False):
-        assert chosen_eta(Identity(), Ring(), 8, settles=settles) == 1
-        assert chosen_eta(TopK(ratio=0.1), Ring(), 1, settles=settles) == 1  # nobody to overshoot
+    for make in (choco_sgd, deepsqueeze):
+        assert make("identity").exchange.step(8) == 1  # type: ignore[attr-defined]
+        assert make("topk:ratio=0.1").exchange.step(1) == 1  # type: ignore[attr-defined]  # nobody to overshoot
+    assert pace(Identity(), Ring(), 8).at(0) == 1
 
 
-@pytest.mark.parametrize("settles", [True, False])
-def test_it_grows_with_delta(settles: bool) -> None:
-    etas = [chosen_eta(TopK(ratio=r), Ring(), 8, settles=settles) for r in (0.001, 0.01, 0.05, 0.1, 0.3, 0.6, 0.9)]
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 1.0])
+def test_it_grows_with_delta(ratio: float) -> None:
+    etas = [pace(TopK(ratio=r), Ring(), 8).at(ratio) for r in (0.01, 0.05, 0.1, 0.3, 0.6, 0.9)]
     assert etas == sorted(etas)
-    assert etas[0] < 0.1 * etas[-1]
-    bits = [chosen_eta(contraction(f"qsgd:bits={b}"), Ring(), 8, settles=settles) for b in (2, 3, 4, 5, 8)]
+    assert etas[0] < 0.2 * etas[-1]
+    bits = [pace(contraction(f"qsgd:bits={b}"), Ring(), 8).at(ratio) for b in (2, 3, 4, 5, 8)]
     assert bits == sorted(bits)
     assert bits[0] < bits[-1]
-
-
-def test_the_eta_of_signs_is_near_that_of_the_papers_code() -> None:
-    """CHOCO's authors use 0.45 to 0.5 with scaled signs on a ring, found by search; ours is half of that."""
-    assert chosen_eta(ScaledSign(), Ring(), 8, settles=True) == pytest.approx(0.25, abs=0.01)
-    assert 0.1 < chosen_eta(TopK(ratio=0.1), Ring(), 8, settles=True) < 0.2  # the specification: 0.1 worked
 
 
 def test_compressors_that_lose_more_than_they_send_are_refused() -> None:
     one = Qsgd(levels=1, norm="l2", block=64)
     with pytest.raises(ValueError, match=r"no eta is stable; write Shrunk\(Qsgd\(bits=None, levels=1, norm='l2'"):
-        chosen_eta(one, Ring(), 8, settles=True)
+        stable_eta(one, Ring(), 8)
     with pytest.raises(ValueError, match=r"loses more of a model than it sends \(5\.\d+ of"):
         Mix(Channel(one, Difference())).step(8)
-    assert 0 < Mix(Channel(Shrunk(one), Difference())).step(8) < 0.05
+    assert 0 < Mix(Channel(Shrunk(one), Difference())).step(8) < 0.5
     assert Mix(Channel(one, Difference()), eta=0.5).step(8) == 0.5  # who insists gets it
 
 
@@ -105,10 +111,86 @@ def test_methods_divide_what_loses_much_and_choose_eta() -> None:
         mix = make(compressor="qsgd:bits=2").exchange
         assert isinstance(mix, Mix)
         assert mix.channel.compressor == Shrunk(Qsgd(bits=2))
-        settles = isinstance(mix.channel.memory, Difference)
-        assert mix.step(8) == chosen_eta(Shrunk(Qsgd(bits=2)), Ring(), 8, settles=settles)
         mild = make(compressor="qsgd:bits=4").exchange
         assert mild.channels[0].compressor == Qsgd(bits=4)
+    assert choco_sgd("qsgd:bits=2").exchange.step(8) == stable_eta(Shrunk(Qsgd(bits=2)), Ring(), 8)  # type: ignore[attr-defined]
+    assert deepsqueeze("qsgd:bits=2").exchange.step(8) == pace(Shrunk(Qsgd(bits=2)), Ring(), 8).at(USUAL)  # type: ignore[attr-defined]
+
+
+def test_it_follows_the_smaller_step_of_both_ends() -> None:
+    """Ranks 0 and 1 step by a hundredth of their length, the others do not: only their edge has the eta of that."""
+    c, x = TopK(ratio=0.1), normal(500)
+    updates = torch.zeros(4, 500, dtype=torch.float64)
+    updates[:2] = x / 99  # a hundredth of the length after it
+    free = together(Mix(Channel(c, ErrorFeedback())), 4, x)
+    free.step(updates)
+    how, w = pace(c, Ring(), 4), Ring().matrix(4)
+    eta, other = how.at(0.01), how.at(0.0)
+    assert other < eta < how.at(1)
+    m = [c.decode(c.encode((x + u).float(), free.layout, Key()), free.layout).double() for u in updates]
+    for i in range(4):
+        pull = sum(w[i, j] * (eta if max(i, j) < 2 else other) * (m[j] - m[i]) for j in range(4) if j != i)
+        torch.testing.assert_close(free.models[i], x + updates[i] + pull, rtol=1e-6, atol=1e-9)
+
+
+def test_it_follows_what_messages_scatter() -> None:
+    """With one large weight a quantiser of 2 bits scatters far more than of a Gaussian; ranks stay as near."""
+    x = normal(512)
+    x[0] = 20
+    swarm, far = together(Mix(Channel(contraction("qsgd:bits=2"), ErrorFeedback())), 4, x), []
+    for _ in range(30):
+        swarm.step(torch.zeros(4, 512))
+        far.append(swarm.distance / float(x.norm()))
+    assert sum(far[15:]) / 15 < 1.5 * BASE
+
+
+@pytest.mark.parametrize("topology", [Ring(), Torus(), Matching(), Star()], ids=lambda t: t.id)
+def test_the_mean_is_kept_while_eta_follows(topology: Topology) -> None:
+    """Ranks that step by different lengths choose the same eta at both ends of an edge."""
+    swarm = apart(Mix(Channel(ScaledSign(), ErrorFeedback()), topology), normal(8, 40))
+    for step in range(5):
+        updates = normal(8, 40, seed=step) * torch.logspace(-4, 1, 8).double()[:, None]
+        due = swarm.mean + updates.mean(0)
+        swarm.step(updates)
+        assert float((swarm.mean - due).abs().max()) < 1e-12
+
+
+def test_where_both_ends_cannot_know_it_does_not_follow() -> None:
+    """And nothing but the payload is sent."""
+    c = TopK(ratio=0.1)
+    free = Mix(Channel(c, ErrorFeedback()))
+    for mix in (
+        Mix(Channel(c, ErrorFeedback()), Exponential()),
+        Mix(Channel(c, ErrorFeedback()), early=True),
+        Mix(Channel(c, ErrorFeedback()), eta=0.1),
+        Mix(Channel(c, Difference())),
+        Mix(),
+    ):
+        swarm = apart(mix, normal(8, 500))
+        assert not mix.follows
+        assert drift(swarm, 3) < 1e-12
+        assert free.follows
+        sent = mix.channel.nbytes(swarm.layout)
+        assert swarm.bytes <= swarm.messages * sent
+
+
+@pytest.mark.parametrize("eta", [-0.1, 1.5, math.nan, math.inf])
+def test_a_damaged_eta_is_refused(eta: float) -> None:
+    mix, layout = Mix(Channel(TopK(ratio=0.1), ErrorFeedback())), Layout.flat(100)
+
+    async def program(comm: Comm) -> None:
+        if comm.rank == 1:
+            payload = mix.channel.send(
+                torch.ones(100), {"residual": torch.zeros(100)}, Context(comm, layout, Key(rank=1))
+            )
+            assert payload is not None
+            tail = torch.tensor([eta]).view(torch.uint8)
+            await comm.swap(torch.cat((payload.data, tail)), (0,), sources=(0,), equal=mix.channel.predictable)
+        else:
+            await mix(torch.ones(100), mix.init(layout, comm), Context(comm, layout, Key()))
+
+    with pytest.raises(PayloadError, match="rank 1 says that its eta is"):
+        run(program, 2)
 
 
 def contracts(c: Compressor, memory: Memory, topology: Topology, n: int, steps: int) -> tuple[float, float]:
@@ -119,24 +201,65 @@ def contracts(c: Compressor, memory: Memory, topology: Topology, n: int, steps: 
     before, still = swarm.distance, torch.zeros(n, 512)
     for _ in range(steps):
         swarm.step(still)
-    return swarm.distance / before, (1 - mix.step(n) * gap(topology, n)) ** steps
+    return swarm.distance / before, (1 - mix.step(n, 0.0) * gap(topology, n)) ** steps
 
 
 @pytest.mark.parametrize(("topology", "n"), GRAPHS, ids=str)
 @pytest.mark.parametrize("c", CONTRACTIONS, ids=lambda c: c.id)
 def test_gossip_contracts(c: Compressor, topology: Topology, n: int) -> None:
-    """Without gradients, from models around zero: at a fifth of the uncompressed rate or better, down to 0.3.
+    """Without gradients, from models around zero: at a fifth of the uncompressed rate or better, down to 0.4.
 
     DeepSqueeze is tested on all graphs, CHOCO-SGD where W is symmetric, as it must be.
     """
     memories: list[Memory] = [ErrorFeedback()] if topology.directed else [ErrorFeedback(), Difference()]
     for memory in memories:
         seen, plain = contracts(c, memory, topology, n, 12)
-        assert seen < max(0.3, plain**0.2), (memory, seen, plain)
+        assert seen < max(0.4, plain**0.2), (memory, seen, plain)
 
 
 @pytest.mark.parametrize("c", [ScaledSign(), OneBit(), TopK(ratio=0.1)], ids=lambda c: c.id)
 def test_gossip_goes_on_contracting(c: Compressor) -> None:
-    """Signs leave out more of what is left than of a Gaussian, and go on slowly; they do not turn back."""
     few, many = (contracts(c, Difference(), Ring(), 8, steps)[0] for steps in (12, 100))
     assert many < 0.4 * few
+
+
+def chosen() -> list[Compressor]:
+    """One of each class in the battery that keeps the scale of what it is given, as a contraction."""
+    firsts = {type(c): c for c in reversed(INSTANCES) if c.keeps_scale}
+    made = [contraction(c) for c in firsts.values()]
+    return [c for c in made if left_out(c) < 1]
+
+
+@pytest.mark.parametrize("c", chosen(), ids=lambda c: c.id)
+def test_nothing_diverges(c: Compressor) -> None:
+    """Ranks that take short steps of their own, from models far from zero: they stay within reach of each other."""
+    for memory, topology, n in ((ErrorFeedback(), Complete(), 3), (Difference(), Ring(), 4)):
+        swarm, far = together(Mix(Channel(c, memory), topology), n, normal(256)), []
+        for step in range(30):
+            swarm.step(0.01 * normal(n, 256, seed=step))
+            far.append(swarm.distance)
+        assert sum(far[20:]) < max(1.5 * sum(far[10:20]), 10 * 256**0.5), (memory, far[::5])
+
+
+QUADRATICS = Quadratics(n=16, d=64)
+
+
+def error(mix: Mix, lr: float = 0.05, steps: int = 80) -> float:
+    """How far the mean model is from the optimum of heterogeneous quadratics, at the end of a short run."""
+    swarm = together(mix, 16, torch.zeros(64))
+    for _ in range(steps):
+        grads = torch.einsum("nij,nj->ni", QUADRATICS.a, swarm.models.double() - QUADRATICS.c)
+        swarm.step((-lr * grads).float())
+    return float((swarm.mean - QUADRATICS.optimum).norm())
+
+
+@pytest.mark.parametrize(
+    ("c", "memory"),
+    [("topk:ratio=0.2", ErrorFeedback()), ("qsgd:bits=3", ErrorFeedback()), ("scaled-sign", Difference())],
+    ids=str,
+)
+def test_it_ends_near_the_best_of_a_grid(c: str, memory: Memory) -> None:
+    """Within 1.5 times, on quadratics that differ from rank to rank, torus of 16; `bench eta` has the whole grid."""
+    channel = Channel(contraction(c), memory)
+    own, *grid = (error(Mix(channel, Torus(), eta)) for eta in (None, 0.5, 0.8))
+    assert own < 1.5 * min(grid), (own, grid)

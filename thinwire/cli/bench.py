@@ -16,7 +16,17 @@ import thinwire as tw
 from thinwire import kernels
 from thinwire.cli.output import collect, errors, keep, reserve, show
 from thinwire.cli.progress import train_local
-from thinwire.lab import accuracy, bench_hosts, bench_kernels, bench_step, gradient, quantisers, rate, tasks
+from thinwire.lab import (
+    accuracy,
+    bench_eta,
+    bench_hosts,
+    bench_kernels,
+    bench_step,
+    gradient,
+    quantisers,
+    rate,
+    tasks,
+)
 from thinwire.lab.compress import compare
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
@@ -73,6 +83,17 @@ HOSTS = {
     "wire_share": ".2f",
     "speedup_over_ddp": ".2f",
     "cpu_ms": ".1f",
+}
+ETA = {
+    "graph": "",
+    "ranks": "",
+    "method": "",
+    "compressor": "",
+    "eta": ".2f",
+    "error": ".4f",
+    "best_eta": ".2f",
+    "best_error": ".4f",
+    "times": ".2f",
 }
 ACCURACY = {"method": "", "seeds": "d", "accuracy": ".2%", "lowest": ".2%", "highest": ".2%", "points": "+.2f"}
 
@@ -146,6 +167,25 @@ def bench_rate(
         errors.print(f"plot written to {plot}", soft_wrap=True)
     title = "nmse: |C(x) - x|^2 / |x|^2; shannon_nmse: 2^(-2 bits), a Gaussian's bound; gap_bits: bits above it."
     show(rows, as_json=as_json, title=title, columns=RATE, save=save)
+
+
+@app.command("eta")
+def eta(
+    lr: Annotated[float, typer.Option(help="Of every rank's gradient steps.")] = 0.05,
+    steps: Annotated[int, typer.Option(help="Of a run.")] = 160,
+    as_json: Json = False,
+    save: Save = None,
+) -> None:
+    """The eta that DeepSqueeze and CHOCO-SGD choose beside a grid of etas, on quadratics."""
+    if not lr > 0 or steps < 5:
+        raise ValueError("lr is positive and steps are 5 or more; write --lr 0.05 --steps 160")
+    reserve(save)
+    rows = collect(bench_eta.rows(lr, steps), "gossiping")
+    keep(save, rows)
+    title = (
+        "error: distance of the mean model to the optimum over its length; times: that of the best eta of the grid."
+    )
+    show(bench_eta.summary(rows), as_json=as_json, title=title, columns=ETA)
 
 
 @app.command("step")

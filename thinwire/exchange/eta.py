@@ -1,45 +1,70 @@
-"""How far to move towards the neighbours, when nobody says: from the compressor's contraction and the graph.
+"""How far to move towards the neighbours, when nobody says: from the compressor, the graph, and a rank's own step.
 
-In the direction of an eigenvector of W with eigenvalue lambda, let a = eta (1 - lambda), x the disagreement and e
-what compression has left out, |C(v) - v| <= q |v| with q = sqrt(1 - delta). Without gradients both DeepSqueeze and
-CHOCO-SGD then obey
+*Stability.* A rank moves by eta (1 - W_ii) away from what it sent itself, with what compression scatters into that;
+what its neighbours' messages scatter is independent of it. So it obeys the loop x = x - b m of
+`thinwire.exchange.loop` with b = eta (1 - W_ii), and with the largest 1 - W_ii of the graph
 
-    DeepSqueeze, y = x - a e    |y| <= (1 - a) |y| + a^2 |e|,   |e| <= q |y| + q (1 + a) |e|
-    CHOCO-SGD                   |x| <= (1 - a) |x| + a |e|,     |e| <= q a |x| + q (1 + a) |e|
+    eta <= edge / (1 - min W_ii)
 
-with the old values on the right. Either matrix has its eigenvalues inside the unit circle if and only if
-a < (1 - q) / (2 q), for a <= 1. The largest 1 - lambda is |I - W|, so both are stable for
+CHOCO-SGD takes this, or 1 if that is less: what it sends tends to zero, and what it leaves out with it.
 
-    eta <= (1 - q) / (2 q |I - W|)
+*Noise.* DeepSqueeze (or no memory) sends whole models, which do not tend to zero. A message scatters by
+sqrt(scatter) |x|, and mixing spreads that over the ranks: however close they were, they are apart by
 
-CHOCO-SGD takes this, or 1 if that is less: what it sends tends to zero, and what it leaves out with it. Without that
-(DeepSqueeze, or no memory) a message leaves out q of the whole model, and x moves by a (e' - e): ranks stay apart by
-about eta |I - W| q |x|, the more the larger eta is. Their own steps of length s, which the graph mixes away at the
-rate eta gap, keep them apart by about s / (eta gap). The sum of the two is least for
+    eta noise |x|,    noise = sqrt(scatter) |I - W|_F / sqrt(n)
 
-    eta = sqrt((s / |x|) / (gap |I - W| q))
+after it. This changes from round to round, and the mean of the models feels little of it; steps that ranks go in
+directions of their own change little from round to round, and move the mean. So eta must be large where steps are
+long, and only as small as the noise makes it. With ratio = |local step| / |x| DeepSqueeze takes
 
-where thinwire takes s / |x| = 0.001 for granted. The smaller of the two etas is used, 1 at most.
+    eta noise = BASE + STEPS ratio
 
-delta is the larger of the declared bound and of what the compressor leaves of a Gaussian vector. Worst-case bounds
-are of little use here: for scaled signs the declared 1/d would freeze the ranks, where 2/pi is what is seen.
+the stable eta at most: ranks may be apart by BASE of a model, and by as much more as they go in STEPS of their steps.
+Nets in training have ratios of about 0.01 or less, where BASE decides; convex problems with long steps stand more.
+
+Models are not Gaussian: where a message scatters more than that of a Gaussian does, |m - x|^2 / |x|^2 of the message
+itself stands for scatter, and the stable eta is less in proportion to 1 + scatter.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, final
+
+import torch
 
 from thinwire.core.gaussian import MATRIX, lost
-from thinwire.topology.mixing import gap, largest_pull
+from thinwire.exchange.loop import edge, scatter
+from thinwire.topology.mixing import matrices
 
 if TYPE_CHECKING:
     from thinwire.core.compressor import Compressor
     from thinwire.topology.base import Topology
 
-STEP = 0.001  # of the length of a model: a local step
-EXACT = 1e-6  # of the length: a compressor that leaves no more out is no compressor
+BASE = 0.3
+STEPS = 12.0
+USUAL = 0.01  # ratio where it is not known: what nets in training show
+EXACT = 1e-10  # scatter of a compressor that is none
+
+
+@final
+@dataclass(frozen=True)
+class Pace:
+    """Eta for a ratio, and for a message that scatters more than that of a Gaussian."""
+
+    reach: float  # the stable eta times 1 + scatter, which may be above 1
+    scatter: float  # of a Gaussian
+    spread: float  # |I - W|_F / sqrt(n)
+
+    def at(self, ratio: float, scatter: float = 0.0) -> float:
+        """Eta of a rank that moves by `ratio` of its length in a round."""
+        scatter = max(self.scatter, scatter)
+        noise = math.sqrt(scatter) * self.spread
+        stable, apart = min(1.0, self.reach / (1 + scatter)), BASE + STEPS * ratio
+        return stable if stable * noise <= apart else apart / noise
 
 
 def check_eta(exchange: str, eta: float | None) -> None:
@@ -49,15 +74,13 @@ def check_eta(exchange: str, eta: float | None) -> None:
 
 
 @lru_cache(maxsize=256)
-def chosen_eta(compressor: Compressor, topology: Topology, n: int, *, settles: bool) -> float:
-    """The eta above, or an error where the compressor loses more than it sends.
+def stable_eta(compressor: Compressor, topology: Topology, n: int) -> float:
+    """The stable eta above, 1 at most; or an error where the compressor loses more than it sends.
 
-    `settles`: what is sent tends to zero.
-
-    >>> from thinwire.compressors import ScaledSign
+    >>> from thinwire.compressors import ScaledSign, TopK
     >>> from thinwire.topology import Ring
-    >>> [round(chosen_eta(ScaledSign(), Ring(), 8, settles=both), 2) for both in (True, False)]
-    [0.25, 0.08]
+    >>> [round(stable_eta(c, Ring(), 8), 2) for c in (ScaledSign(), TopK(ratio=0.1))]
+    [1.0, 0.38]
     """
     left = left_out(compressor)
     if left >= 1:
@@ -65,15 +88,37 @@ def chosen_eta(compressor: Compressor, topology: Topology, n: int, *, settles: b
             f"{compressor.id} loses more of a model than it sends ({left:.2f} of |x|^2): no eta is stable; "
             f"write Shrunk({compressor!r}), or more bits"
         )
-    q = math.sqrt(left)
-    pull = largest_pull(topology, n)
-    if q < EXACT or not pull:
-        return 1.0
-    stable = (1 - q) / (2 * q * pull)
-    return min(1.0, stable if settles else min(stable, math.sqrt(STEP / (gap(topology, n) * pull * q))))
+    return min(1.0, _edge(compressor, topology, n))
+
+
+@lru_cache(maxsize=256)
+def pace(compressor: Compressor, topology: Topology, n: int) -> Pace:
+    """How eta follows the step, for messages that do not tend to zero.
+
+    >>> from thinwire.compressors import ScaledSign
+    >>> from thinwire.topology import Ring
+    >>> [round(pace(ScaledSign(), Ring(), 8).at(ratio), 2) for ratio in (0.1, 0.01, 0.001)]
+    [0.83, 0.23, 0.17]
+    """
+    stable_eta(compressor, topology, n)  # refuses
+    some, eye = _some(topology, n), torch.eye(n, dtype=torch.float64)
+    spread = sum(float((eye - w).square().sum()) / n for w in some) / len(some)
+    usual = scatter(compressor) if scatter(compressor) > EXACT else 0.0
+    return Pace(_edge(compressor, topology, n) * (1 + usual), usual, math.sqrt(spread))
+
+
+def _edge(compressor: Compressor, topology: Topology, n: int) -> float:
+    """The edge over what a rank gives away at most."""
+    away = max(1 - float(w.diagonal().min()) for w in _some(topology, n))
+    return edge(compressor) / away if scatter(compressor) > EXACT and away else math.inf
 
 
 def left_out(compressor: Compressor) -> float:
     """1 - delta: what is lost of a Gaussian, or the declared bound where that is smaller."""
     declared = compressor.delta(math.prod(MATRIX))
     return min(lost(compressor, MATRIX), math.inf if declared is None else 1 - declared)
+
+
+def _some(topology: Topology, n: int) -> list[torch.Tensor]:
+    """The matrices of a period; the first 16 where W never repeats."""
+    return list(islice(matrices(topology, n), topology.period(n) or 16))

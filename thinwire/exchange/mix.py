@@ -16,20 +16,30 @@ no copy of each neighbour: a rank keeps its own h_i and d_i = sum_j W_ij (h_j - 
 of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neighbour can be dropped.
 
 With `early` the models before the step are mixed, which can be sent while backward runs.
+
+Without `eta` it is chosen (thinwire/exchange/eta.py). Where whole models are sent, it then follows the length of the
+local step, |x_half_i - x_i| / |x_half_i|, and what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2. A payload
+has the eta of its sender behind it, 4 bytes as float32, and both ends of an edge take the smaller of their two: it is
+the same number at both, so that the mean is kept. On directed graphs and with `early` there is nothing that both ends
+could know, and eta is that of a usual step.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
 from thinwire.core.channel import Channel, check_channel
+from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
 from thinwire.core.memory import NoMemory
-from thinwire.exchange.eta import check_eta, chosen_eta
+from thinwire.core.payload import Payload
+from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, pace, stable_eta
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
+from thinwire.exchange.loop import scatter
 from thinwire.memory.difference import Difference
 from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.topology.base import Topology
@@ -39,9 +49,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.comm.base import Comm
-    from thinwire.core.payload import Payload
     from thinwire.core.types import Context, Layout, State
     from thinwire.topology.base import Around
+
+ETA = 4  # bytes behind a payload
 
 
 @final
@@ -125,6 +136,8 @@ class Mix(Gossip):
         near = self.near(ctx)
         payload = self.channel.send(x.float(), part(state, "send."), ctx)
         assert payload is not None
+        if self.follows:
+            return x + await self._following(payload, near, x, ctx)
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         if self.copies:
             pull = self._copied(messages, near, x, state, ctx)
@@ -135,12 +148,47 @@ class Mix(Gossip):
             pull = towards(self.channel, messages, near, x, ctx)
         return x + self.step(ctx.comm.size) * pull.to(x.dtype)
 
-    def step(self, n: int) -> float:
-        """Eta as given, or as chosen for `n` ranks."""
+    @property
+    def follows(self) -> bool:
+        """Whether eta follows the local step."""
+        fixed = self.eta is not None or self.early or self.topology.directed
+        settles = isinstance(self.channel.memory, Difference)
+        return not (fixed or settles) and scatter(self.channel.compressor) > EXACT
+
+    def step(self, n: int, ratio: float = USUAL) -> float:
+        """Eta as given, or as chosen for `n` ranks; where it follows the step, for steps of `ratio` of a model."""
         if self.eta is not None:
             return self.eta
-        settles = isinstance(self.channel.memory, Difference)
-        return chosen_eta(self.channel.compressor, self.topology, n, settles=settles)
+        if isinstance(self.channel.memory, Difference):
+            return stable_eta(self.channel.compressor, self.topology, n)
+        return self.pace(n).at(ratio)
+
+    def pace(self, n: int) -> Pace:
+        """How the chosen eta follows the step."""
+        return pace(self.channel.compressor, self.topology, n)
+
+    async def _following(self, payload: Payload, near: Around, x: Tensor, ctx: Context) -> Tensor:
+        """sum_j eta_ij W_ij (m_j - m_i), eta_ij the smaller of both."""
+        me = ctx.comm.rank
+        tail = torch.tensor([self._eta(payload, x, ctx)])
+        mine = float(tail)  # as float32 has it, and so as the neighbours do
+        sent = Payload(torch.cat((payload.data, tail.view(torch.uint8).to(payload.data.device))))
+        arrived = await trade(self.channel, sent, near, ctx)
+        etas = {j: min(mine, _told(j, m.data)) for j, m in arrived.items()}
+        messages = {j: Payload(m.data[:-ETA]) for j, m in arrived.items()}
+        near = near._replace(sources={j: near.sources[j] * eta for j, eta in etas.items()})
+        return towards(self.channel, {**messages, me: payload}, near, x, ctx)
+
+    def _eta(self, payload: Payload, x: Tensor, ctx: Context) -> float:
+        """What this rank would take; 0 where its model is not finite."""
+        with ctx.clock.span("decode"):
+            m = self.channel.encoder.decode(payload, ctx.layout, key=ctx.key)
+        length, scattered = _length(x), _length(m.to(x.dtype) - x)
+        moved = 0.0 if ctx.before is None else _length(x - ctx.before)
+        if not math.isfinite(length + scattered + moved):
+            return 0.0
+        ratio, part = (min(1.0, moved / length), scattered / length) if length else (0.0, 0.0)
+        return self.pace(ctx.comm.size).at(ratio, part**2)
 
     def _copied(self, messages: dict[int, Payload], near: Around, x: Tensor, state: State, ctx: Context) -> Tensor:
         """sum_j W_ij (h_j - h_i) over those that answered."""
@@ -152,3 +200,15 @@ class Mix(Gossip):
                 self.channel.encoder.decode_add(messages[j], ctx.layout, copy, key=ctx.key)
                 pull += near.sources[j] * (copy.to(x.dtype) - mine)
         return pull
+
+
+def _length(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x))
+
+
+def _told(j: int, message: Tensor) -> float:
+    """The float32 at the end of a message."""
+    eta = float(message[-ETA:].clone().view(torch.float32))
+    if not 0 <= eta <= 1:
+        raise PayloadError(f"rank {j} says that its eta is {eta}: the message was damaged on its way")
+    return eta

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from thinwire.lab import drawings, race_table
+from thinwire.lab import bench_eta, drawings, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -216,6 +216,20 @@ def rate(data: Path) -> str:
     return table(head, body) + where(rows[0], "thinwire bench rate")
 
 
+def eta(data: Path) -> str:
+    """The library's eta beside the best of a grid, on quadratics: a column per method and graph."""
+    rows = read(data / "eta.csv")
+    cells = {(r["graph"], r["ranks"], r["method"], r["compressor"]): r for r in bench_eta.summary(rows)}
+    body = []
+    for c in bench_eta.SIX:
+        for ranks in ("differ", "alike"):
+            some = [cells[graph, ranks, m, c] for m in bench_eta.METHODS for graph in bench_eta.GRAPHS]
+            told = [f"{r['eta']:.2f}, best {r['best_eta']:g}: {r['times']:.2f}" for r in some]
+            body.append([f"`{c}`", ranks, *told])
+    head = [f"`{m}`, {graph} of {n}" for m in bench_eta.METHODS for graph, n in bench_eta.GRAPHS.items()]
+    return table(["compressor", "ranks", *head], body, left=2) + where(rows[0], "thinwire bench eta")
+
+
 def checksum(data: Path) -> str:
     """What the checksum adds to an encode, to a decode, and to both together; by the 20% quantiles of the times."""
     every = load(data / "kernels.csv")
@@ -251,6 +265,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "kernels": kernels,
     "alone": alone,
     "rate": rate,
+    "eta": eta,
     "checksum": checksum,
     "race": partial(race, "race.csv"),
     "race-16": partial(race, "race-16.csv"),

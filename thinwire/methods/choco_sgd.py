@@ -1,6 +1,6 @@
 """CHOCO-SGD: neighbours keep an estimate of each other's model, and only what it misses is sent, compressed.
 
-Sends one compressed difference a neighbour and step, by default in 4 bits. Keeps two vectors a rank, whatever the
+Sends one compressed difference per neighbour and step, by default in 4 bits. Keeps two vectors per rank, whatever the
 degree: the own estimate, and the weighted sum of differences to the neighbours'.
 
     x_half_i = x_i - lr g_i(x_i)
@@ -51,8 +51,8 @@ def choco_sgd(
                      their sum
         every        optimizer steps from one exchange to the next
 
-    >>> choco_sgd(compressor="scaled-sign").exchange.step(8)  # doctest: +ELLIPSIS
-    0.24...
+    >>> choco_sgd(compressor="topk:ratio=0.1").exchange.step(8)  # doctest: +ELLIPSIS
+    0.37...
     """
     channel = Channel(contraction(compressor), Difference())
     return Method(Mix(channel, graphs.get(topology), eta, copies=copies), Sync(of=Param(), every=every))

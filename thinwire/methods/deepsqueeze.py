@@ -1,21 +1,26 @@
 """DeepSqueeze: compressed models to the neighbours, and what compression left out is added to the next one.
 
-Sends one compressed model a neighbour and step, by default in 4 bits. Keeps one residual a rank and nothing of its
-neighbours.
+Sends one compressed model per neighbour and step, by default in 4 bits; 4 bytes behind it if no `eta` is given.
+Keeps one residual per rank and nothing of its neighbours.
 
     x_half_i = x_i - lr g_i(x_i)
     v_i = x_half_i + e_i,   m_i = C(v_i),   e_i = v_i - m_i
     x_i = x_half_i + eta sum_j (W_ij - 1[i = j]) m_j
 
 Models mix as with W_eff = (1 - eta) I + eta W. Their mean is that of plain SGD, whatever C is. C must be a
-contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C and the graph
-(thinwire/exchange/eta.py). Momentum is the optimizer's, and each rank's own, as in the authors' experiments.
+contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C, the graph,
+the length of the local step and what messages scatter (thinwire/exchange/eta.py). Momentum is the optimizer's, and
+each rank's own.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
-compression", 2019, arXiv 1907.07346, algorithm 1.
+compression", 2019, arXiv 1907.07346.
 
-Departs from the paper: tensors below `min_size` elements travel in float32 on the same graph, with eta = 1; the
-residual does not decay; `every` takes local steps between the exchanges.
+Departs from the paper: accounts of it write C[g + delta], with g the gradient; here a rank compresses its model after
+the local step plus the residual, as the code of CHOCO-SGD's authors does, since W_eff mixes models. Where no `eta` is
+given, it follows the local step and is sent along, and the two ends of an edge take the smaller; the paper has one
+eta for all steps. Unbiased compressors that lose much are divided by 1 + omega. Tensors below `min_size` elements
+travel in float32 on the same graph, with eta = 1. `every` takes local steps between the exchanges. W may be directed
+or change from step to step, where it is doubly stochastic.
 """
 
 from __future__ import annotations

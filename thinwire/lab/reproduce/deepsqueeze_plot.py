@@ -1,10 +1,15 @@
-"""Accuracy against bytes: a panel a task and split, a colour a method, a mark a compressor; lost runs below."""
+"""Accuracy against bytes and loss against epochs: panels for each task and split, a colour for each method.
+
+Above, a mark for each compressor, and lost runs below the others. Below, the training loss of the mean model after
+each epoch, mean over seeds, under four of the compressors; a run that is lost ends where it was stopped.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from thinwire.lab.records import Row
@@ -19,33 +24,58 @@ COLOURS = {
 }
 MARKS = {
     "32 bits": "*",
-    "8 bits": "s",
     "4 bits": "D",
     "2 bits": "o",
-    "1 bit": "p",
     "sign": "P",
     "top 10%": "^",
     "top 1%": "v",
 }
 TICKS = (0.995, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5, 0.1)
 ASIDE = 1.05  # methods with the same compressor send the same: they are drawn side by side, by this factor
+HIGH = 10.0  # loss at which curves are cut
 LOST = {name: -0.16 - 0.08 * i for i, name in enumerate(COLOURS)}  # heights of lost runs
 
 
-def plot(means: Sequence[Row], path: Path) -> None:
+SHOWN = ("4 bits", "2 bits", "sign", "top 1%")
+
+
+def plot(means: Sequence[Row], curves: Sequence[Row], path: Path) -> None:
     """SVG, PNG or PDF by the name of the file."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     groups = list(dict.fromkeys((row["task"], row["split"]) for row in means))
-    figure = Figure(figsize=(5.2 * len(groups) + 1.7, 5.2), dpi=110, layout="constrained")
-    panels = figure.subplots(1, len(groups), squeeze=False)[0]
+    figure = Figure(figsize=(5.6 * len(groups) + 1.7, 10.4), dpi=110, layout="constrained")
+    parts: Any = figure.subfigures(2, 1)
+    above, below = parts
+    panels = above.subplots(1, len(groups), squeeze=False)[0]
     for (task, split), panel in zip(groups, panels, strict=True):
         mine = [row for row in means if (row["task"], row["split"]) == (task, split) and not row["refused"]]
         _panel(panel, mine)
         panel.set_title(f"{task}, {SPLITS[split]}", fontsize=10)
     panels[0].set_ylabel("test accuracy of the mean model, %")
-    figure.legend(handles=_legend(), loc="outside right center", fontsize=8, frameon=False)
+    above.legend(handles=_legend(), loc="outside right center", fontsize=8, frameon=False)
+    halves = below.subfigures(1, len(groups), squeeze=False)[0]
+    for (task, split), half in zip(groups, halves, strict=True):
+        _losses(half, [row for row in curves if (row["task"], row["split"]) == (task, split)])
+        half.suptitle(f"{task}, {SPLITS[split]}", fontsize=10)
     figure.savefig(path)
+
+
+def _losses(figure: Any, curves: Sequence[Row]) -> None:
+    """Loss against epochs, a panel for each of four compressors; D-PSGD in float32 is in all."""
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
+    for label, panel in zip(SHOWN, panels, strict=True):
+        for method, colour in COLOURS.items():
+            some = [row for row in curves if (row["method"], row["label"]) in {(method, label), (method, "32 bits")}]
+            epochs = sorted({row["epochs"] for row in some})
+            loss = [fmean(row["loss"] for row in some if row["epochs"] == epoch) for epoch in epochs]
+            panel.plot(epochs, [min(x, HIGH) for x in loss], color=colour, lw=1.4, marker=".", ms=4)
+        panel.set(yscale="log")
+        panel.set_title(label, fontsize=9)
+        panel.grid(alpha=0.25)
+    panels[0].set_ylim(top=HIGH)
+    figure.supxlabel("epochs", fontsize=9)
+    figure.supylabel("training loss of the mean model", fontsize=9)
 
 
 def _panel(panel: Any, means: Sequence[Row]) -> None:

@@ -20,6 +20,8 @@ COLUMNS = {
     "megabytes": ".1f",
     "accuracy": ".2%",
     "workers": ".2%",
+    "loss": ".3g",
+    "reached": ".1f",
     "distance": ".3g",
     "eta": ".3f",
     "lr": "",
@@ -36,19 +38,28 @@ NAMES = {
 KEY = ("task", "split", "method", "label")
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
+REACHED = 0.5  # training loss of the mean model whose epoch is told
+
+
+def summary(rows: Sequence[Row], kind: str = "final") -> list[Row]:
     """One row for each task, split, method and compressor; accuracy is None where a seed was lost."""
     groups: dict[tuple[str, ...], list[Row]] = {}
+    curves: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row["kind"] == "final":
-            groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
-    return [_means(several) for several in groups.values()]
+        key = tuple(row[name] for name in KEY)
+        if row["kind"] == kind:
+            groups.setdefault(key, []).append(row)
+        elif row["kind"] == "curve":
+            curves.setdefault((*key, row["seed"]), []).append(row)
+    return [
+        _means(several, [curves.get((*key, row["seed"]), []) for row in several]) for key, several in groups.items()
+    ]
 
 
-def _means(rows: list[Row]) -> Row:
+def _means(rows: list[Row], curves: list[list[Row]]) -> Row:
     first, lost = rows[0], sum(1 for row in rows if row["diverged"])
     means: Row = dict.fromkeys((*COLUMNS, "lowest", "highest"))
-    means |= {name: first[name] for name in (*KEY, "refused", "lr", "eta")}
+    means |= {name: first[name] for name in (*KEY, "refused", "lr", "given", "eta")}
     if first["refused"]:
         return means | {"outcome": "refused"}
     means |= {"seeds": len(rows), "outcome": f"div {lost}/{len(rows)}" if lost else "trained"}
@@ -59,6 +70,10 @@ def _means(rows: list[Row]) -> Row:
         means |= {"accuracy": fmean(right), "lowest": min(right), "highest": max(right)}
         means["workers"] = fmean(row["accuracy_workers"] for row in rows)
         means["distance"] = fmean(row["consensus_distance"] for row in rows)
+        means["loss"] = fmean(row["loss"] for row in rows)
+        means["eta"] = None if first["eta"] is None else fmean(row["eta"] for row in rows)
+        when = [[row["epochs"] for row in curve if row["loss"] < REACHED] for curve in curves]
+        means["reached"] = fmean(map(min, when)) if all(when) else None
     return means
 
 
@@ -132,24 +147,49 @@ def _verdict(trend: Trend) -> str:
     return f"{'yes' if trend.holds else '**no**'}: {trend.measured}"
 
 
+def own(rows: Sequence[Row]) -> str:
+    """The library's eta beside the tuned one: what each is, and the accuracy of the mean model with it."""
+    tuned = {tuple(row[name] for name in KEY): row for row in summary(rows)}
+    chosen = {tuple(row[name] for name in KEY): row for row in summary(rows, "own")}
+    body = []
+    for key, best in tuned.items():
+        if key[2] in MIXES:
+            mine = chosen.get(key, best)  # the library's was the best of the grid
+            both = [row["accuracy"] for row in (mine, best)]
+            points = "" if None in both else f"{100 * (both[0] - both[1]):+.1f}"
+            place = [f"{key[0]}, {key[1]}", NAMES[key[2]], key[3]]
+            body.append([*place, *_setting(mine), *_setting(best), points])
+    head = ["task, split", "method", "compressor", "own eta", "rate", "%", "tuned eta", "rate", "%", "points"]
+    return table(head, body, left=3)
+
+
+MIXES = ("choco-sgd", "deepsqueeze")
+
+
+def _setting(row: Row) -> list[str]:
+    follows = "up to " if row["given"] is None and row["method"] == "deepsqueeze" else ""
+    eta = f"{follows}{row['eta']:.2f}" if row["given"] is None else f"{row['given']:g}"
+    return [eta, f"{row['lr']:g}", _right(row)]
+
+
 def apart(rows: Sequence[Row]) -> str:
-    """Distances, eta and the workers' own accuracy of the two methods that keep a mean."""
+    """Distances and the workers' own accuracy of the two methods that keep a mean, tuned."""
     means = {tuple(row[name] for name in KEY): row for row in summary(rows)}
     body = []
     for task, split in groups(rows):
         for label in dict.fromkeys(key[3] for key in means if key[2] == "deepsqueeze"):
-            pair = [means.get((task, split, method, label)) for method in ("choco-sgd", "deepsqueeze")]
+            pair = [means.get((task, split, method, label)) for method in MIXES]
             if all(pair):
                 cells = [_cell(row, *column) for column in APART for row in pair if row]
                 body.append([f"{task}, {split}", label, *cells])
-    head = [f"{what}, {name}" for what in ("eta", "distance", "workers %") for name in ("CHOCO", "DeepSqueeze")]
+    head = [f"{what}, {name}" for what in ("distance", "workers %", "loss") for name in ("CHOCO", "DeepSqueeze")]
     return table(["task, split", "compressor", *head], body, left=2)
 
 
 APART: tuple[tuple[str, str, float], ...] = (
-    ("eta", ".3f", 1),
     ("distance", ".2g", 1),
     ("workers", ".1f", 100),
+    ("loss", ".2g", 1),
 )
 
 
@@ -158,37 +198,4 @@ def _cell(row: Row, name: str, spec: str, times: float) -> str:
     return "div" if value is None else format(times * value, spec)
 
 
-def etas(rows: Sequence[Row]) -> str:
-    """The library's eta beside multiples of it, seed 0."""
-    body = []
-    for row in rows:
-        if row["kind"] == "eta":
-            same = ("task", "split", "method", "label", "seed", "lr")
-            mine = next(r for r in rows if r["kind"] == "final" and all(r[name] == row[name] for name in same))
-            body.append(
-                [
-                    f"{row['task']}, {row['split']}",
-                    NAMES[row["method"]],
-                    row["label"],
-                    f"{row['eta'] / mine['eta']:.1f} x {mine['eta']:.3f}",
-                    *(_run(r, name) for name in ("accuracy_mean_model", "accuracy_workers") for r in (mine, row)),
-                ]
-            )
-    head = [
-        "task, split",
-        "method",
-        "compressor",
-        "eta",
-        "mean model %",
-        "with that eta",
-        "workers %",
-        "with that eta",
-    ]
-    return table(head, body, left=3)
-
-
-def _run(row: Row, name: str) -> str:
-    return "div" if row["diverged"] else f"{100 * row[name]:.1f}"
-
-
-SECTIONS = {"accuracy": accuracy, "statements": statements, "apart": apart, "etas": etas}
+SECTIONS = {"accuracy": accuracy, "statements": statements, "own": own, "apart": apart}
