@@ -64,7 +64,7 @@ def killed_in_attach(after: float) -> None:
     tell(told, time.monotonic() - start)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.001, 0.05, 0.2])
+@pytest.mark.parametrize("after", [0.0, 0.001, 0.2])
 def test_killed_while_attaching_everybody_raises(after: float) -> None:
     ended = endings(killed_in_attach, 4, after, grace=40.0)
     assert ended[VICTIM].exitcode == -signal.SIGKILL
@@ -109,7 +109,6 @@ def left(how: str, hook: bool) -> None:
     [
         ("detached", False, "rank 2 of 4 does not go on: it detached after 3 rounds"),
         ("with", False, "rank 2 of 4 does not go on: it raised ZeroDivisionError: a line of the loop"),
-        ("notebook", False, "rank 2 of 4 does not go on: it raised ZeroDivisionError: division by zero"),
         ("notebook", True, "rank 2 of 4 does not go on: it raised ZeroDivisionError: division by zero"),
         ("killed", True, "rank 2 of 4 has stopped answering"),
     ],
@@ -169,16 +168,16 @@ def stopped_neighbour(stopped: int) -> None:
     """AD-PSGD with leave to drop: a rank that asks (1) or answers (0) is stopped; the living keep each other."""
     model = net()
     optimizer = sgd(model)
-    wire = tw.attach(model, optimizer, tw.methods.ad_psgd(), min_size=0, timeout=4.0, drop_dead=True)
+    wire = tw.attach(model, optimizer, tw.methods.ad_psgd(), min_size=0, timeout=3.0, drop_dead=True)
     begun, step, gone = time.monotonic(), 5, []
     train(model, optimizer, range(5))
     if dist.get_rank() == stopped:
-        stop_until_killed(13)
-    while time.monotonic() < begun + 12:
+        stop_until_killed(11)
+    while time.monotonic() < begun + 10:
         train(model, optimizer, range(step, step + 1))
         step += 1
         time.sleep(0.02)
-        if time.monotonic() < begun + 9:  # later, those who are done are gone, too
+        if time.monotonic() < begun + 8:  # later, those who are done are gone, too
             gone = sorted(wire._exchanger.comm.gone)
     tell(gone, step)
 
