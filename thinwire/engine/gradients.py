@@ -6,6 +6,7 @@ then does any of them wait, so that no rank waits in one wire for what another r
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
@@ -29,8 +30,8 @@ class Gradients(Rounds):
         super().__init__(packed)
         self._filling = Filling(packed, source, "`with wire.no_sync():`")
         self._busy = False  # inside a backward pass that will exchange
-        for place in self._filling.places:
-            hook = place.one.parameter.register_post_accumulate_grad_hook(self._hook(place))
+        for number, place in enumerate(self._filling.places):
+            hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), number))
             self._hooks.append(hook)
 
     def before_step(self, *, closure: bool) -> None:
@@ -44,19 +45,15 @@ class Gradients(Rounds):
         """Note that the gradients at hand have been used."""
         self._filling.since_step = 0
 
-    def _hook(self, place: Place) -> Callable[[Tensor], None]:
-        def arrived(p: Tensor) -> None:
-            if not self.packed.quiet():
-                self._arrived(place)
-
-        return arrived
-
-    def _arrived(self, place: Place) -> None:
+    def arrived(self, number: int) -> None:
         """Take a gradient that is complete, and launch the buckets that have become full."""
+        if self.packed.quiet():
+            return
         if not self._busy:
             self._busy = True
             self._filling.begin(stepping=self.stepping)
             Variable._execution_engine.queue_callback(self._ended)
+        place = self._filling.places[number]
         p = place.one.parameter
         if place.bucket.used[place.number]:
             raise RuntimeError(
@@ -91,3 +88,14 @@ class Gradients(Rounds):
                 p.grad.copy_(view)
         if self.stepping:  # a closure's backward pass: the step has begun already
             self.packed.skipping.begin(self.packed.exchanger.round)
+
+
+def _hook(gradients: weakref.ref[Gradients], number: int) -> Callable[[Tensor], None]:
+    """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
+
+    def arrived(p: Tensor) -> None:
+        one = gradients()
+        if one is not None:
+            one.arrived(number)
+
+    return arrived
