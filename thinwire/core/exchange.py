@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from thinwire.core.config import Config
 
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from thinwire.core.channel import Channel
     from thinwire.core.types import Context, Layout, State
 
+Scope: TypeAlias = Literal["everybody", "neighbours", "server"]
+
 
 class Exchange(Config, ABC):
     """The central protocol: one call exchanges one vector.
 
     State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name.
+
+    What a driver must know it asks here, and not the class: the facts below have defaults for exchanges that make one
+    mean of all ranks. `thinwire.exchange.wrapper` hands on those of an exchange inside another.
     """
 
     @property
@@ -48,14 +53,85 @@ class Exchange(Config, ABC):
 
         return AllReduce()
 
-    @abstractmethod
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The state of one vector on this rank."""
+    # Facts.
+
+    @property
+    def scope(self) -> Scope:
+        """Whom a rank waits for."""
+        return "everybody"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all ranks must agree first: all finite, one learning rate, which tensors have a gradient."""
+        return True
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps a state between rounds."""
+        return any(channel.memory.remembers for channel in self.channels)
+
+    @property
+    def carries_nan(self) -> bool:
+        """Whether it is a plain float32 sum: it carries what is not finite by itself, and waits for no agreement."""
+        return False
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the error of `channels[0].compressor` on the vector says something: it may then be sampled."""
+        return self.channels[0].compressor.keeps_scale
 
     @property
     def whole_tensors(self) -> bool:
         """Needs tensors whole, as matrices or for their scale: the engine does not cut its buckets into chunks."""
         return any(channel.compressor.whole_tensors for channel in self.channels)
+
+    @property
+    def one_piece(self) -> bool:
+        """Needs the whole model in one vector, and one lane."""
+        return False
+
+    @property
+    def before_step(self) -> bool:
+        """Whether models are mixed before their local step: the engine then does so during backward."""
+        return False
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it can run without rounds that ranks have in common."""
+        return False
+
+    @property
+    def pulls(self) -> bool:
+        """Whether `begin` and `penalty` change what each rank minimises between two exchanges."""
+        return False
+
+    @property
+    def cannot_drop(self) -> str:
+        """Empty where a neighbour may be dropped; otherwise what to write instead."""
+        return "write deepsqueeze(), or d_psgd()"
+
+    def edges(self, n: int) -> list[tuple[int, int]]:
+        """Every pair of `n` ranks that may ever talk to each other; none where all ranks meet."""
+        return []
+
+    def check(self, n: int) -> None:
+        """Refuse a number of ranks that the exchange does not fit."""
+
+    # What it does.
+
+    @abstractmethod
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """The state of one vector on this rank."""
+
+    def start(self, x: Tensor, state: State) -> None:
+        """Models are `x` on every rank, so what both ends of an edge remember may start there."""
+
+    async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
+        """Prepare a round before its first local step, where the exchange pulls."""
+
+    def penalty(self, rank: int, n: int) -> float:
+        """How hard the model is pulled towards zero in its local steps, where the exchange pulls."""
+        return 0.0
 
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:

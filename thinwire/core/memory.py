@@ -28,6 +28,20 @@ class Memory(Config, ABC):
     """Whether `before` may return None, or `worth` False, so that nothing is sent."""
     needs_scale: ClassVar[bool] = False
     """Whether what is decoded must grow with what was sent, since the memory would otherwise never settle."""
+    remembers: ClassVar[bool] = True
+    """Whether there is anything to remember."""
+    predicts: ClassVar[bool] = False
+    """Whether the receiver has a half too: a prediction, which needs the mean over all senders."""
+    settles: ClassVar[bool] = False
+    """Whether what is sent tends to zero as vectors settle: it is what a prediction at both ends has missed."""
+    for_models: ClassVar[bool] = False
+    """Whether it may stand around models, which do not tend to zero. One that settles keeps its prediction as
+    "shift"."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that was lost, or sent, counts in full: it has no factor below 1."""
+        return True
 
     @property
     def motion(self) -> int:
@@ -73,6 +87,8 @@ class NoMemory(Memory):
     """Remembers nothing."""
 
     name: ClassVar[str] = "none"
+    remembers: ClassVar[bool] = False
+    for_models: ClassVar[bool] = True
 
     def init(self, like: Tensor) -> State:
         """No state."""

@@ -48,7 +48,6 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.config import check_choice
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
 from thinwire.exchange.proximal import Proximal
@@ -91,7 +90,7 @@ class Admm(Proximal):
         check_choice("Admm", "wire", self.wire, ("fp32", "fp64"))
         if not (self.rho > 0 and math.isfinite(self.rho)):
             raise ValueError(f"Admm(rho={self.rho}) does not pull; write rho=0.5, or another number above 0")
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Admm sends whole models; got {self.channel.memory!r}: "
                 f"write Admm(Channel({self.channel.compressor!r}))"

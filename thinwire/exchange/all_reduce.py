@@ -16,7 +16,6 @@ from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
 from thinwire.core.config import check_choice
 from thinwire.core.exchange import Exchange, halves, part
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
@@ -61,7 +60,17 @@ class AllReduce(Exchange):
     @property
     def bare(self) -> bool:
         """Whether the vector itself is the body."""
-        return isinstance(self.channel.compressor, Identity) and isinstance(self.channel.memory, NoMemory)
+        return self.channel.compressor == Identity() and not self.channel.memory.remembers
+
+    @property
+    def carries_nan(self) -> bool:
+        """Where vectors are summed as they are."""
+        return self.bare and self.wire == "fp32"
+
+    @property
+    def measurable(self) -> bool:
+        """No: what a linear compressor loses is the same part of every rank's vector, and of their sum."""
+        return False
 
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
         """The sender's memory, and the receiver's for everybody."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -46,7 +45,7 @@ class Dcd(Gossip):
     def __post_init__(self) -> None:
         check_channel("Dcd", self.channel)
         check_graph("Dcd", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Dcd is its own memory; got {self.channel.memory!r}: write Dcd(Channel({self.channel.compressor!r}))"
             )
@@ -60,6 +59,11 @@ class Dcd(Gossip):
     def plain(self) -> Mix:
         """The same graph in float32."""
         return Mix(topology=self.topology)
+
+    @property
+    def remembers(self) -> bool:
+        """A sum over neighbours."""
+        return True
 
     @property
     def cannot_drop(self) -> str:

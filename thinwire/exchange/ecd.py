@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, trade, weighted
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -54,7 +53,7 @@ class Ecd(Gossip):
                 f"ECD-PSGD averages estimates, and those of {self.channel.compressor.id} are biased: it would stall; "
                 "write ecd_psgd(compressor='qsgd:bits=8'), or deepsqueeze() for any compressor"
             )
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Ecd is its own memory; got {self.channel.memory!r}: write Ecd(Channel({self.channel.compressor!r}))"
             )
@@ -68,6 +67,11 @@ class Ecd(Gossip):
     def plain(self) -> Mix:
         """The same graph in float32."""
         return Mix(topology=self.topology)
+
+    @property
+    def remembers(self) -> bool:
+        """A sum over neighbours."""
+        return True
 
     @property
     def cannot_drop(self) -> str:

@@ -35,13 +35,10 @@ import torch
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, pace, stable_eta
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.loop import scatter
-from thinwire.memory.difference import Difference
-from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.topology.base import Topology
 from thinwire.topology.ring import Ring
 
@@ -72,15 +69,15 @@ class Mix(Gossip):
         check_graph("Mix", self.topology)
         check_eta("Mix", self.eta)
         memory = self.channel.memory
-        if not isinstance(memory, NoMemory | ErrorFeedback | Difference):
+        if not memory.for_models:
             raise ValueError(
                 f"Mix keeps models, and {memory!r} is for gradients; write Channel(..., ErrorFeedback())"
             )
-        if isinstance(memory, ErrorFeedback) and (memory.alpha, memory.beta) != (1, 1):
-            raise ValueError(f"Mix sends models, of which nothing may decay; got {memory!r}: write ErrorFeedback()")
-        if isinstance(memory, Difference) and memory.alpha != 1:
+        if not memory.whole and memory.settles:
             raise ValueError(f"Mix follows what was sent; got {memory!r}: write Difference()")
-        if self.copies and not isinstance(memory, Difference):
+        if not memory.whole:
+            raise ValueError(f"Mix sends models, of which nothing may decay; got {memory!r}: write ErrorFeedback()")
+        if self.copies and not memory.settles:
             raise ValueError(
                 "Mix(copies=True) is for Channel(..., Difference()); without it there is nothing to copy"
             )
@@ -105,12 +102,12 @@ class Mix(Gossip):
         """A sum over neighbours cannot forget one; where edges have a direction, the mean would move."""
         if self.topology.directed:
             return "write topology=Ring(), or sgp()"
-        light = isinstance(self.channel.memory, Difference) and not self.copies
+        light = self.channel.memory.settles and not self.copies
         return "write copies=True, which keeps a copy of every neighbour's estimate" if light else ""
 
     def check(self, n: int) -> None:
         """What both ends remember needs the same neighbours in every step."""
-        if isinstance(self.channel.memory, Difference):
+        if self.channel.memory.settles:
             check_fixed("a difference", self.topology, n)
         else:
             super().check(n)
@@ -119,7 +116,7 @@ class Mix(Gossip):
         """The sender's memory; for a difference also d_i, or one copy per neighbour."""
         like = torch.zeros(layout.numel, device=device)
         state = {f"send.{name}": tensor for name, tensor in self.channel.memory.init(like).items()}
-        if isinstance(self.channel.memory, Difference):
+        if self.channel.memory.settles:
             near = self.topology.around(comm.rank, comm.size)
             names = [f"recv.shift.{j}" for j in near.sources] if self.copies else ["recv.pull"]
             state |= {name: torch.zeros_like(like) for name in names}
@@ -141,7 +138,7 @@ class Mix(Gossip):
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         if self.copies:
             pull = self._copied(messages, near, x, state, ctx)
-        elif isinstance(self.channel.memory, Difference):
+        elif self.channel.memory.settles:
             pull = state["recv.pull"]
             pull += towards(self.channel, messages, near, pull, ctx)
         else:
@@ -152,14 +149,13 @@ class Mix(Gossip):
     def follows(self) -> bool:
         """Whether eta follows the local step."""
         fixed = self.eta is not None or self.early or self.topology.directed
-        settles = isinstance(self.channel.memory, Difference)
-        return not (fixed or settles) and scatter(self.channel.compressor) > EXACT
+        return not (fixed or self.channel.memory.settles) and scatter(self.channel.compressor) > EXACT
 
     def step(self, n: int, ratio: float = USUAL) -> float:
         """Eta as given, or as chosen for `n` ranks; where it follows the step, for steps of `ratio` of a model."""
         if self.eta is not None:
             return self.eta
-        if isinstance(self.channel.memory, Difference):
+        if self.channel.memory.settles:
             return stable_eta(self.channel.compressor, self.topology, n)
         return self.pace(n).at(ratio)
 

@@ -33,7 +33,6 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 from thinwire.exchange.gossip import Gossip, check_graph, identity, weighted
 from thinwire.topology.base import Topology
@@ -71,7 +70,7 @@ class Pairs(Gossip):
     def __post_init__(self) -> None:
         check_channel("Pairs", self.channel)
         check_graph("Pairs", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Pairs meet at random, and {self.channel.memory!r} remembers what was sent last; "
                 f"write Pairs(Channel({self.channel.compressor!r}))"
@@ -85,6 +84,11 @@ class Pairs(Gossip):
     @property
     def before_step(self) -> bool:
         """Yes, as in the paper: models are averaged while the gradient is computed, then the step is added."""
+        return True
+
+    @property
+    def asynchronous(self) -> bool:
+        """Yes: the halves run in threads of their own."""
         return True
 
     @property

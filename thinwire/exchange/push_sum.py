@@ -33,7 +33,6 @@ import torch
 
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 from thinwire.exchange.gossip import Gossip, check_graph, identity, towards, trade, weighted
 from thinwire.topology.base import Topology
@@ -63,7 +62,7 @@ class PushSum(Gossip):
     def __post_init__(self) -> None:
         check_channel("PushSum", self.channel)
         check_graph("PushSum", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"PushSum has new neighbours in each step, who cannot share a memory; got {self.channel.memory!r}: "
                 f"write PushSum(Channel({self.channel.compressor!r}))"
@@ -78,6 +77,11 @@ class PushSum(Gossip):
     def plain(self) -> PushSum:
         """The same graph in float32."""
         return PushSum(topology=self.topology)
+
+    @property
+    def remembers(self) -> bool:
+        """A weight, where the graph is directed; it may turn out to be 1 for all ranks."""
+        return self.topology.directed
 
     def check(self, n: int) -> None:
         """Refuse a W by which a rank keeps no share: without its sources it would have nothing to divide."""

@@ -60,6 +60,7 @@ class SharedScale(Exchange):
     compressor: BlockQuantiser
 
     def __post_init__(self) -> None:
+        # scales that are given, and fields of symbols, are a BlockQuantiser's own
         if not isinstance(self.compressor, BlockQuantiser) or self.compressor.quant.kind is not Kind.SIGNED:
             raise ValueError(
                 f"SharedScale adds integer symbols, and those of {self.compressor!r} do not add to multiples of one "

@@ -50,6 +50,9 @@ class Difference(Memory):
 
     name: ClassVar[str] = "difference"
     needs_scale: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
+    settles: ClassVar[bool] = True
+    for_models: ClassVar[bool] = True
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
@@ -58,6 +61,11 @@ class Difference(Memory):
                 f"Difference(alpha={self.alpha}) is outside 0 < alpha <= 1; write Difference(alpha=1 / (1 + omega)) "
                 "for an unbiased compressor or Difference() for a contraction"
             )
+
+    @property
+    def whole(self) -> bool:
+        """Where alpha = 1."""
+        return self.alpha == 1
 
     def init(self, like: Tensor) -> State:
         """The sender's shift h_i, float32."""

@@ -46,6 +46,7 @@ class ErrorFeedback(Memory):
 
     name: ClassVar[str] = "ef"
     needs_scale: ClassVar[bool] = True
+    for_models: ClassVar[bool] = True
     alpha: float = 1.0
     beta: float = 1.0
     rescaled: bool = True
@@ -56,6 +57,11 @@ class ErrorFeedback(Memory):
                 f"ErrorFeedback(alpha={self.alpha}, beta={self.beta}) is outside 0 < alpha <= 1, 0 <= beta <= 1; "
                 "write ErrorFeedback() for the classical form or ErrorFeedback(alpha=0.2, beta=0.9) for ECQ-SGD's"
             )
+
+    @property
+    def whole(self) -> bool:
+        """Where alpha = beta = 1."""
+        return self.alpha == self.beta == 1
 
     def growth(self, omega: float) -> float:
         """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""

@@ -61,6 +61,8 @@ class Lazy(Memory):
     name: ClassVar[str] = "lazy"
     skips: ClassVar[bool] = True
     needs_scale: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
+    settles: ClassVar[bool] = True
     xi: float = 0.08
     depth: int = 10  # past steps
     weight: float = 3.0  # of the quantisation errors

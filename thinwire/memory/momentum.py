@@ -46,6 +46,11 @@ class LocalMomentum(Memory):
             )
 
     @property
+    def whole(self) -> bool:
+        """Not an average that forgets."""
+        return self.beta == 0
+
+    @property
     def plain(self) -> Memory:
         """Itself: an average that is sent whole is an average still."""
         return self

@@ -61,6 +61,11 @@ class MomentumCorrection(Memory):
             raise ValueError(f"MomentumCorrection(clip={self.clip}): write a positive norm, or None")
 
     @property
+    def whole(self) -> bool:
+        """Not a velocity that decays."""
+        return self.momentum == 0
+
+    @property
     def plain(self) -> Memory:
         """The velocity alone, by the same name in the state: nothing waits where all is sent."""
         return Velocity(self.momentum, self.nesterov, self.clip)

@@ -51,6 +51,11 @@ class Velocity(Memory):
             raise ValueError(f"Velocity(clip={self.clip}): write a positive norm, or None")
 
     @property
+    def whole(self) -> bool:
+        """Not a velocity that decays."""
+        return self.momentum == 0
+
+    @property
     def plain(self) -> Memory:
         """Itself: nothing of it needs a compressor."""
         return self
