@@ -7,6 +7,7 @@ process, on virtual time; others run one rank over a real network. The same coro
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
@@ -30,6 +31,14 @@ class Request(Generic[T]):
     def __await__(self) -> Generator[Request[Any], Any, T]:
         answer: T = yield self
         return answer
+
+
+class Wait(ABC):
+    """What a coroutine may await in a real process besides requests. `answer` blocks its thread until it is there."""
+
+    @abstractmethod
+    def answer(self) -> Any:
+        """What the coroutine goes on with."""
 
 
 @final

@@ -31,6 +31,7 @@ from thinwire.comm.base import (
     SleepRequest,
     SwapRequest,
     Traffic,
+    Wait,
     count,
 )
 from thinwire.comm.posted import Posted
@@ -107,8 +108,11 @@ class Processes:
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                with clock.span("wire"):
-                    answer = self.answer(request)
+                if isinstance(request, Wait):
+                    answer = request.answer()
+                else:
+                    with clock.span("wire"):
+                        answer = self.answer(request)
         finally:
             coroutine.close()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from thinwire.comm.base import Comm
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
-    from thinwire.engine.exchanger import Exchanger
+    from thinwire.engine.runner import Runner
 
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -46,10 +46,10 @@ class Piece(NamedTuple):
     model: bool = False  # it is a model, which `reset` keeps, and no memory
 
 
-def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The state of this rank, with the entries of `more`."""
     pieces: Pieces = {}
-    for piece in _pieces(exchanger.comm, buckets):
+    for piece in _pieces(runner.comm, buckets):
         pieces.setdefault(piece.where, []).append((piece.start, piece.data))
     tensors = {
         f"{memory}|{start}|{name}": data
@@ -60,22 +60,22 @@ def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, 
     state = {
         "format": FORMAT,
         "thinwire": thinwire.__version__,
-        "method": exchanger.method.to_json(),
-        "ranks": exchanger.comm.size,
-        "round": exchanger.round,
-        "seed": exchanger.seed,
+        "method": runner.method.to_json(),
+        "ranks": runner.comm.size,
+        "round": runner.round,
+        "seed": runner.seed,
         "lr": lr,
-        "motion": list(exchanger.motion.steps),
+        "motion": list(runner.motion.steps),
         "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
         "tensors": tensors,
         **(more or {}),
     }
-    return {f"rank{exchanger.comm.rank}": state}
+    return {f"rank{runner.comm.rank}": state}
 
 
 @torch.no_grad()
 def restore(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
 ) -> tuple[Mapping[str, Any], bool]:
     """Fill the memories; one that was not saved for a parameter starts at zero. Every rank calls it.
 
@@ -83,20 +83,20 @@ def restore(
     of another method is an error too, unless `same` is False. Returns what else was saved, and whether the number of
     ranks has changed.
     """
-    comm = exchanger.comm
+    comm = runner.comm
     states: dict[int, Mapping[str, Any]] = {}
-    with _agreement(exchanger):
-        states = _checked(exchanger, buckets, saved, on_resize, same=same)
+    with _agreement(runner):
+        states = _checked(runner, buckets, saved, on_resize, same=same)
     first = next(iter(states.values()))
     held = {rank: _held(state) for rank, state in states.items()}
     own = held[comm.rank] if first["ranks"] == comm.size else None
     fresh = own is None and on_resize == "reset"
     lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
-    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    shared = runner.transport.call(lambda comm: _share(comm, sorted(lacking), own or {}))
     for rank, pieces in shared.items():
         held[rank] = {**held.get(rank, {}), **pieces}
     found: list[tuple[Piece, Tensor]] = []
-    with _agreement(exchanger):
+    with _agreement(runner):
         for piece in _pieces(comm, buckets):
             saved_somewhere = any(piece.where in pieces for pieces in held.values())
             if not saved_somewhere or (fresh and not piece.model):
@@ -107,9 +107,9 @@ def restore(
                 found.append((piece, _assemble(list(held.values()), piece)))
     for piece, data in found:
         piece.data.copy_(data)
-    exchanger.round = first["round"]
-    exchanger.seed = first["seed"]
-    exchanger.motion.restore(first["motion"])
+    runner.round = first["round"]
+    runner.seed = first["seed"]
+    runner.motion.restore(first["motion"])
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)
@@ -117,14 +117,14 @@ def restore(
 
 
 @contextmanager
-def _agreement(exchanger: Exchanger) -> Iterator[None]:
+def _agreement(runner: Runner) -> Iterator[None]:
     """Raise on every rank what one of them raises in the block, so that no rank goes on alone."""
     wrong = ""
     try:
         yield
     except Exception as error:  # whatever it is, the state is not what `collect` made
         wrong = str(error) or repr(error)
-    said = exchanger.call(lambda driver: driver.run(_tell(driver.comm, wrong)))
+    said = runner.transport.call(lambda comm: _tell(comm, wrong))
     told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
     if told:
         raise ValueError(told)
@@ -135,7 +135,7 @@ async def _tell(comm: Comm, text: str) -> list[str]:
 
 
 def _checked(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
 ) -> dict[int, Mapping[str, Any]]:
     """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
@@ -145,12 +145,12 @@ def _checked(
     for rank, state in states.items():
         check_entries(f"the state of rank {rank}", state)
         if same:
-            _check_method(exchanger.method, state)
+            _check_method(runner.method, state)
         _check_model(buckets, state["parameters"])
         # Names may tell of neighbours, so those of other ranks, or of another number of ranks, are not known here.
-        own = same and rank == exchanger.comm.rank and state["ranks"] == exchanger.comm.size
+        own = same and rank == runner.comm.rank and state["ranks"] == runner.comm.size
         check_tensors(f"the state of rank {rank}", state, names if own else ())
-    comm, first = exchanger.comm, next(iter(states.values()))
+    comm, first = runner.comm, next(iter(states.values()))
     for rank, state in states.items():
         for entry in ("ranks", "round", "seed", "method"):
             if state[entry] != first[entry]:
