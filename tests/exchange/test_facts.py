@@ -16,6 +16,7 @@ from thinwire.compressors import Identity, Natural, Qsgd, RandomK
 from thinwire.core.exchange import Exchange, Scope
 from thinwire.core.memory import Memory, NoMemory
 from thinwire.core.method import METHODS
+from thinwire.core.slots import Slot
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, AllReduce, Hierarchical, Marina, Mix, PowerSgd
 from thinwire.exchange.wrapper import Wrapper
@@ -87,13 +88,13 @@ def test_a_plain_sum_is_float32_without_memory() -> None:
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: memory.name)
 def test_memories(memory: Memory) -> None:
-    like = torch.zeros(4)
-    assert memory.remembers == bool(memory.init(like) or memory.init_receiver(like))
-    assert memory.predicts == bool(memory.init_receiver(like))
+    assert memory.remembers == (memory != NoMemory())
+    assert memory.predicts == (type(memory) in (Difference, Lazy))
+    assert all(slot.replicated for slot in memory.receiver_slots().values())
     assert memory.for_models == (type(memory) in (NoMemory, ErrorFeedback, Difference))
     assert memory.settles == (type(memory) in (Difference, Lazy))
     if memory.settles and memory.for_models:
-        assert {*memory.init(like)} == {*memory.init_receiver(like)} == {"shift"}
+        assert {*memory.slots()} == {*memory.receiver_slots()} == {"shift"}
     assert not memory.plain.predicts
 
 
@@ -121,8 +122,11 @@ class Thin(Wrapper):
     def inner(self) -> Exchange:
         return self.inside
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        return self.inside.init(layout, comm, device)
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        return self.inside.slots(layout, comm)
+
+    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
+        return self.inside.span(name, layout, comm)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         return await self.inside(x, state, ctx)
@@ -148,7 +152,14 @@ def test_a_wrapper_hands_on_every_fact(name: str) -> None:
 def test_a_wrapper_forgets_none() -> None:
     """What `Exchange` gains as a fact, `Wrapper` must hand on."""
     own = {name for name in vars(Exchange) if not name.startswith("_")}
-    left = {"channels", "init", "span", "rescale", "name"}  # final, or about the state, which is the wrapper's own
+    left = {
+        "channels",
+        "slots",
+        "span",
+        "cover",
+        "init",
+        "rescale",
+    }  # about the state, which is its own
     assert own - left == {name for name in vars(Wrapper) if not name.startswith("_")} - {"inner"}
 
 

@@ -12,8 +12,8 @@ from thinwire import Key, Layout
 from thinwire.comm import Comm
 from thinwire.compressors import LowRank
 from thinwire.compressors.low_rank import dot, multiply, orthonormal, pieces
+from thinwire.engine import pieces as states
 from thinwire.engine.bucket import Bucket
-from thinwire.engine.checkpoint import _pieces
 from thinwire.engine.plan import Item, Parcel
 from thinwire.exchange import AllReduce, PowerSgd
 
@@ -145,8 +145,8 @@ def test_states_are_taken_up_under_another_plan() -> None:
     one, other = buckets(PowerSgd(), [[0, 1, 2, 3]]), buckets(PowerSgd(), [[2, 1], [3], [0]])
     for name, tensor in world.states[0].items():
         one[0].chunks[0].state[name].copy_(tensor)
-    saved = {(p.where, p.start): p.data for p in _pieces(Comm(0, 1), one)}
-    for piece in _pieces(Comm(0, 1), other):
+    saved = {(p.where, p.start): p.data for p in states.pieces(Comm(0, 1), one)}
+    for piece in states.pieces(Comm(0, 1), other):
         piece.data.copy_(saved[piece.where, piece.start])
     x = grads(9, 1)[0]
     expected, at = world.step([x]), dict(zip(LAYOUT.names, LAYOUT.offsets, strict=False))

@@ -95,7 +95,7 @@ class Channel(Config):
         if p is None:
             return None
         payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
-        if self.memory.remembers:
+        if self.memory.remembers or self.memory.skips:
             sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
             if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
                 return None

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from thinwire.core.config import Config
+from thinwire.core.slots import make
 
 if TYPE_CHECKING:
     import torch
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from thinwire.comm.base import Comm
     from thinwire.core.channel import Channel
+    from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 
 Scope: TypeAlias = Literal["everybody", "neighbours", "server"]
@@ -21,7 +23,8 @@ Scope: TypeAlias = Literal["everybody", "neighbours", "server"]
 class Exchange(Config, ABC):
     """The central protocol: one call exchanges one vector.
 
-    State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name.
+    State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name. What is
+    in it is declared by `slots`; drivers, and checkpoints above all, read the declaration.
 
     What a driver must know it asks here, and not the class: the facts below have defaults for exchanges that make one
     mean of all ranks. `thinwire.exchange.wrapper` hands on those of an exchange inside another.
@@ -119,9 +122,32 @@ class Exchange(Config, ABC):
 
     # What it does.
 
-    @abstractmethod
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """What the state of one vector holds on this rank; here, what the memories of the hops hold."""
+        return {
+            f"{prefix}{half}.{name}": slot
+            for prefix, channel in self.hops.items()
+            for half, slots in (("send", channel.memory.slots()), ("recv", channel.memory.receiver_slots()))
+            for name, slot in slots.items()
+        }
+
+    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
+        """Which elements the entry `name` of the state covers on this rank."""
+        return 0, layout.numel
+
+    @final
+    def cover(self, name: str, layout: Layout, comm: Comm) -> Layout:
+        """The layout of those elements."""
+        span = self.span(name, layout, comm)
+        return layout if span == (0, layout.numel) else layout.cut(*span)
+
+    @final
     def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The state of one vector on this rank."""
+        """The state of one vector on this rank, at the start."""
+        state: State = {}
+        for name, slot in self.slots(layout, comm).items():
+            state |= make({name: slot}, self.cover(name, layout, comm), device)
+        return state
 
     def start(self, x: Tensor, state: State) -> None:
         """Models are `x` on every rank, so what both ends of an edge remember may start there."""
@@ -137,10 +163,6 @@ class Exchange(Config, ABC):
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be changed."""
 
-    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
-        """Which elements the state tensor `name` covers on this rank."""
-        return 0, layout.numel
-
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """The groups of ranks that talk among themselves, besides the group of all."""
         return []
@@ -152,14 +174,6 @@ class Exchange(Config, ABC):
             channel.memory.rescale(part(state, f"{prefix}send."), factor)
 
 
-def part(state: State, prefix: str, start: int | None = None, stop: int | None = None) -> State:
-    """Views of the entries under a prefix, named without it and cut to the given elements."""
-    return {name[len(prefix) :]: t[start:stop] for name, t in state.items() if name.startswith(prefix)}
-
-
-def halves(channel: Channel, sender: Tensor, receiver: Tensor, prefix: str = "") -> State:
-    """The state of one hop, for vectors shaped like `sender` and `receiver`."""
-    return {
-        **{f"{prefix}send.{name}": t for name, t in channel.memory.init(sender).items()},
-        **{f"{prefix}recv.{name}": t for name, t in channel.memory.init_receiver(receiver).items()},
-    }
+def part(state: State, prefix: str) -> State:
+    """The entries under a prefix, named without it."""
+    return {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}

@@ -201,7 +201,7 @@ class Wire:
             self._average()
             self._begin()
         else:
-            checkpoint.restore(self._runner, self._loop.buckets, kept, on_resize="error", same=False)
+            self._restore(kept, on_resize="error", same=False)
         self._transport.watch.beating = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories.
         """
-        saved, resized = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize)
+        saved, resized = self._restore(state, on_resize=on_resize)
         self._driver.load(saved, resized=resized)
 
     def detach(self) -> None:
@@ -299,6 +299,13 @@ class Wire:
     def _hold(self, hook: Removable) -> None:
         """Keep a hook until the end."""
         self._hooks.append(hook)
+
+    @torch.no_grad()
+    def _restore(
+        self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize, same: bool = True
+    ) -> tuple[Mapping[str, Any], bool]:
+        work = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize, same=same)
+        return self._transport.run(work)
 
     @torch.no_grad()
     def _average(self) -> None:

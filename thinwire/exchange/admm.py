@@ -49,6 +49,7 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.config import check_choice
 from thinwire.core.payload import Payload
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
 from thinwire.exchange.proximal import Proximal
 from thinwire.topology.base import Topology
@@ -127,9 +128,9 @@ class Admm(Proximal):
         """D_i rho."""
         return self.rho * len(self.topology.around(rank, n).peers)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Zeros, since all models are equal at the start."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("gamma", "linear", "heard")}
+        return dict.fromkeys(("gamma", "linear", "heard"), Slot(on_resize="reset"))
 
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
         """Compute v_i, once the earlier neighbours have moved."""

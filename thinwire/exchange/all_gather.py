@@ -9,19 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
-from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.exchange import Exchange, part
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -51,11 +48,6 @@ class AllGather(Exchange):
     def plain(self) -> Exchange:
         """A sum of float32, with what the memory keeps of vectors that are sent whole."""
         return AllReduce(Channel(Identity(), self.channel.memory.plain))
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory, and the receiver's for everybody."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -15,14 +15,13 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
 from thinwire.core.config import check_choice
-from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.exchange import Exchange, part
 from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -71,11 +70,6 @@ class AllReduce(Exchange):
     def measurable(self) -> bool:
         """No: what a linear compressor loses is the same part of every rank's vector, and of their sum."""
         return False
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory, and the receiver's for everybody."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -18,9 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.core.channel import Channel, check_channel
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -74,9 +73,9 @@ class Dcd(Gossip):
         """Refuse a graph whose neighbours change."""
         check_fixed("DCD-PSGD", self.topology, n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """d_i, which is zero while all models are equal."""
-        return {"recv.pull": torch.zeros(layout.numel, device=device)}
+        return {"recv.pull": Slot(on_resize="reset")}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model, moved by what was sent."""

@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.core.channel import Channel, check_channel
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, trade, weighted
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -82,9 +81,9 @@ class Ecd(Gossip):
         """Refuse a graph whose neighbours change."""
         check_fixed("ECD-PSGD", self.topology, n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Room for s_i."""
-        return {"recv.estimate": torch.zeros(layout.numel, device=device)}
+        return {"recv.estimate": Slot(on_resize="reset")}
 
     def start(self, x: Tensor, state: State) -> None:
         """Start every estimate at the common model."""

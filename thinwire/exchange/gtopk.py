@@ -29,7 +29,7 @@ import torch
 
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel, empty
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -37,8 +37,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -56,11 +55,6 @@ class GTopK(Exchange):
     def hops(self) -> dict[str, Channel]:
         """What a rank sends in a round; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The residual."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.hops[""], like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

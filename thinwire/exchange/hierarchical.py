@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.comm.base import Comm
+    from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 
 
@@ -93,11 +94,11 @@ class Hierarchical(Wrapper):
         deeper = [tuple(group[i] for i in part) for group in outer for part in self.outer.groups(len(group))]
         return [group for group in dict.fromkeys([*inner, *outer, *deeper]) if 1 < len(group) < size]
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The outer exchange's, of this rank's shard."""
         self.check(comm.size)
         inner, outer = self._views(comm)
-        return self.outer.init(shards(layout, self.local)[inner.rank].layout, outer, device)
+        return self.outer.slots(shards(layout, self.local)[inner.rank].layout, outer)
 
     def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
         """Inside this rank's shard, as the outer exchange says."""

@@ -30,6 +30,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slot
 from thinwire.exchange.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class Marina(Wrapper):
         """As the compressor of the changes says, whatever sums them."""
         return self.channels[0].compressor.keeps_scale
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The last vector of this rank, and the estimate of all."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("send.last", "recv.estimate")}
+        return {"send.last": Slot(), "recv.estimate": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The estimate of the mean over ranks."""

@@ -21,14 +21,13 @@ import torch
 from thinwire.compressors.basis import BasisCompressor
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.exchange import Exchange, part
 from thinwire.exchange.all_reduce import AllReduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -67,11 +66,6 @@ class MeanOfSenders(Exchange):
     def plain(self) -> Exchange:
         """A sum of float32, with what the memory keeps of vectors that are sent whole."""
         return AllReduce(Channel(Identity(), self.channel.memory.plain))
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over senders."""

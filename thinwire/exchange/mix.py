@@ -36,6 +36,7 @@ from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
 from thinwire.core.payload import Payload
+from thinwire.core.slots import Slot
 from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, pace, stable_eta
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.loop import scatter
@@ -112,15 +113,14 @@ class Mix(Gossip):
         else:
             super().check(n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory; for a difference also d_i, or one copy per neighbour."""
-        like = torch.zeros(layout.numel, device=device)
-        state = {f"send.{name}": tensor for name, tensor in self.channel.memory.init(like).items()}
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """The sender's memory; for a difference also d_i, or one copy per neighbour, of another graph no use."""
+        slots = {f"send.{name}": slot for name, slot in self.channel.memory.slots().items()}
         if self.channel.memory.settles:
             near = self.topology.around(comm.rank, comm.size)
             names = [f"recv.shift.{j}" for j in near.sources] if self.copies else ["recv.pull"]
-            state |= {name: torch.zeros_like(like) for name in names}
-        return state
+            slots |= dict.fromkeys(names, Slot(on_resize="reset"))
+        return slots
 
     def start(self, x: Tensor, state: State) -> None:
         """Every estimate starts at the common model, so that at first nothing pulls."""

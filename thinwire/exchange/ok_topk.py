@@ -35,7 +35,8 @@ import torch
 
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slot
 from thinwire.core.types import Layout
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
@@ -69,10 +70,9 @@ class OkTopk(Exchange):
         """What a rank sends to owners; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The residual, and the last result, which is the same on all ranks."""
-        like = torch.empty(layout.numel, device=device)
-        return {**halves(self.hops[""], like, like), "recv.last": torch.zeros_like(like)}
+        return {**super().slots(layout, comm), "recv.last": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

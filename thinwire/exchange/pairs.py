@@ -42,8 +42,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Key, Layout, State
+    from thinwire.core.types import Context, Key, State
 
 CHOICE = 255  # the hop that no payload has: its noise chooses the neighbour
 
@@ -112,10 +111,6 @@ class Pairs(Gossip):
     def active(self, rank: int, n: int) -> bool:
         """Whether a rank asks; otherwise it answers. Rank 0 answers."""
         return _sides(self.topology, n)[rank] == 1
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """No state."""
-        return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model after one round in step."""

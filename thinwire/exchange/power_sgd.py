@@ -40,6 +40,7 @@ import torch
 from thinwire.compressors.low_rank import LowRank, check_rank, draw, first_q, multiply, orthonormal
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slot
 from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class PowerSgd(Exchange):
         """What one rank alone would send, with the same residual, for the facts and for rescaling the residual."""
         return {"": Channel(LowRank(self.rank, self.least), ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """A residual, and room for Q."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("send.residual", "recv.warm")}
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """A residual, and room for Q, which is the same on all ranks."""
+        return {**super().slots(layout, comm), "recv.warm": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -34,6 +34,7 @@ import torch
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_graph, identity, towards, trade, weighted
 from thinwire.topology.base import Topology
 from thinwire.topology.mixing import check_topology, matrices
@@ -96,15 +97,11 @@ class PushSum(Gossip):
                         "write (w + eye) / 2 in place of w"
                     )
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """w_i, where it can differ from one.
-
-        It is one number, repeated for every element, so that checkpoints cut it, store it by parameter and restore it
-        like all other states. It is float64, for the sake of the sum of weights over the ranks.
-        """
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """w_i, where it can differ from one; float64, for the sake of the sum of weights over the ranks."""
         if not weighs(self.topology, comm.size):
             return {}
-        return {"send.weight": torch.ones(layout.numel, device=device, dtype=torch.float64)}
+        return {"send.weight": Slot("rank", on_resize="reset", dtype=torch.float64, fill=1.0)}
 
     def start(self, x: Tensor, state: State) -> None:
         """Set every weight to one."""
@@ -125,7 +122,7 @@ class PushSum(Gossip):
         """The new model, with weights."""
         assert ctx.before is not None
         near, me = self.near(ctx), ctx.comm.rank
-        w = float(weight[0]) if weight.numel() else 1.0
+        w = float(weight)
         y = w * ctx.before + (x - ctx.before)
         payload = self.channel.send(y.float(), {}, ctx)
         assert payload is not None

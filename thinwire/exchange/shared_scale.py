@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.core.types import Context, Layout, State
     from thinwire.exchange.shards import Shard
 
@@ -75,10 +74,6 @@ class SharedScale(Exchange):
     def sum_width(self, ranks: int) -> int:
         """Bits of the sum of `ranks` symbols."""
         return (2 * ranks * self.compressor.quant.levels).bit_length()
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """No state."""
-        return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -25,7 +25,7 @@ import torch
 from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.sparse import check_count, how_many
 from thinwire.core.channel import BUCKET, Channel
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
 from thinwire.exchange.sparse import settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -33,8 +33,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -64,11 +63,6 @@ class Sketched(Exchange):
     def hops(self) -> dict[str, Channel]:
         """The sketch, of a bucket of 2^20 elements."""
         return {"": Channel(self.sketch(BUCKET), ErrorFeedback())}
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The residual."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.hops[""], like, like)
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

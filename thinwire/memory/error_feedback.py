@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,9 +68,9 @@ class ErrorFeedback(Memory):
         """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
         return self.alpha**2 * omega + (self.beta - self.alpha) ** 2
 
-    def init(self, like: Tensor) -> State:
-        """One residual, float32."""
-        return {"residual": torch.zeros_like(like, dtype=torch.float32)}
+    def slots(self) -> Slots:
+        """The residual e."""
+        return {"residual": Slot()}
 
     def rescale(self, state: State, factor: float) -> None:
         """e = (lr / lr') e, in place."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from torch import Tensor
 
 from thinwire.comm.base import Comm
 from thinwire.core.channel import Channel, empty
-from thinwire.core.exchange import halves, part
+from thinwire.core.exchange import part
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Context, Key, Layout
+from thinwire.exchange.all_gather import AllGather
 
 
 @final
@@ -24,8 +24,7 @@ class Team:
 
     def __init__(self, channel: Channel, n: int, layout: Layout, seed: int = 0) -> None:
         self.channel, self.n, self.layout, self.seed = channel, n, layout, seed
-        like = torch.empty(layout.numel)
-        self.states = [halves(channel, like, like) for _ in range(n)]
+        self.states = [AllGather(channel).init(layout, Comm(rank, n)) for rank in range(n)]
         self.steps = 0
         self.bytes = 0  # of the messages of all ranks, each counted once
 
