@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from thinwire import DeadlockError
 from thinwire.comm import Comm
 from thinwire.comm.clock import VirtualClock
 from thinwire.comm.network import Network
 from thinwire.comm.stragglers import Constant, Exponential, LogNormal
+from thinwire.core.errors import DeadlockError
 
 RATE, LATENCY = 1e9, 1e-3  # bits per second, seconds
 Program = Callable[[Comm], Coroutine[Any, Any, Any]]
@@ -275,7 +275,7 @@ def test_tasks_and_events_give_results_and_errors_to_those_who_wait() -> None:
         await comm.sleep(0.5)
         if fail:
             raise KeyError("lost")
-        return await event
+        return str(await event)
 
     async def parent(comm: Comm) -> list[Any]:
         good = clock.spawn(0, child(comm, False))

@@ -7,6 +7,7 @@ import random
 import signal
 import statistics
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from torch import Tensor
 
 from thinwire import Channel, Layout
 from thinwire.compressors import get as compressor
-from thinwire.engine.async_pairs import AsyncPairs, edge_drivers, edges_of
+from thinwire.engine.beside import Threads
+from thinwire.engine.groups import Wanted
+from thinwire.engine.neighbours import Neighbours
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs
 from thinwire.topology import Star, Topology
@@ -27,12 +30,52 @@ D = 200
 RANKS = 4
 
 
-def begin(x: Tensor, pairs: Pairs | None = None, timeout: float = 30.0, **settings: Any) -> AsyncPairs:
-    exchange = pairs or Pairs()
-    drivers = edge_drivers(lent(edges_of(exchange, dist.get_world_size(), timeout)), exchange)
-    made = AsyncPairs(exchange, drivers, Shared(x), Layout.flat(x.numel()), seed=7, **settings)
+class Blocking:
+    """`Neighbours` for a training loop in a thread: what its coroutines wait for is waited for here."""
+
+    def __init__(self, neighbours: Neighbours, threads: Threads) -> None:
+        self._neighbours, self._threads = neighbours, threads
+        self.active = neighbours.active
+
+    def stepped(self, update: Tensor) -> Tensor:
+        return _run(self._neighbours.stepped(update))
+
+    def stop(self, timeout: float | None = None) -> Tensor:
+        return _run(self._neighbours.stop(timeout))
+
+    def report(self) -> dict[str, float]:
+        sent = [traffic.bytes for traffic in self._threads.traffic]
+        messages = [traffic.messages for traffic in self._threads.traffic]
+        return {**self._neighbours.report(), "bytes_sent": sum(sent), "messages": sum(messages)}
+
+
+def _run(coroutine: Coroutine[Any, Any, Tensor]) -> Tensor:
+    answer: Any = None
+    while True:
+        try:
+            request = coroutine.send(answer)
+        except StopIteration as done:
+            result: Tensor = done.value
+            return result
+        answer = request.answer()
+
+
+def begin(
+    x: Tensor,
+    pairs: Pairs | None = None,
+    timeout: float = 30.0,
+    gone: set[int] | None = None,
+    beat: float | None = None,
+    pace: int = 1,
+) -> Blocking:
+    exchange, size = pairs or Pairs(), dist.get_world_size()
+    edges = exchange.edges(size)
+    mine = sum(dist.get_rank() in edge for edge in edges)
+    threads = Threads(lent(Wanted(1, tuple(edges), timeout, "gloo")), gone, timeout, mine)
+    threads.beat = beat or threads.beat
+    made = Neighbours(exchange, threads, Shared(x), Layout.flat(x.numel()), seed=7, pace=pace)
     made.start()
-    return made
+    return Blocking(made, threads)
 
 
 def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, float]]:

@@ -209,7 +209,9 @@ class Wire:
 
         Where models are exchanged, this rank's model is part of it.
         """
-        return checkpoint.collect(self._runner, self._loop.buckets, self._driver.schedule.save())
+        with torch.no_grad():
+            more = self._transport.run(self._driver.schedule.save())
+        return checkpoint.collect(self._runner, self._loop.buckets, more)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"

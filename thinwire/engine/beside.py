@@ -66,6 +66,10 @@ class Beside(ABC):
         """Start a coroutine on the edge to `peer`. A `BrokenEdge` is thrown into it where the network fails."""
 
     @abstractmethod
+    def call(self, work: Callable[[Comm], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+        """Run a coroutine there, and wait for it."""
+
+    @abstractmethod
     def box(self) -> Box:
         """A new box."""
 
@@ -93,6 +97,11 @@ class Threads(Beside):
     def spawn(self, peer: int, work: Callable[[Comm], Coroutine[Any, Any, None]]) -> _Thread:
         """Start a thread."""
         return _Thread(self._free.pop(), work, f"thinwire-pairs-{peer}")
+
+    def call(self, work: Callable[[Comm], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+        """Run it in the thread that waits."""
+        driver = self._free[-1]
+        return _Blocking(lambda: driver.run(work(driver.comm)))
 
     def box(self) -> Box:
         """A queue."""

@@ -45,8 +45,7 @@ class Bucket:
         self.exchange = exchange
         self.layout = parcel.layout
         self.flat = torch.zeros(self.layout.numel, device=device)
-        edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
-        self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
+        self.views = self.cut(self.flat)
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
         self.open: list[Round] = []  # rounds under way, the oldest first
@@ -57,6 +56,11 @@ class Bucket:
         for start, stop in cuts:
             layout = self.layout.cut(start, stop)
             self.chunks.append(Chunk(start, stop, layout, exchange.init(layout, comm, device)))
+
+    def cut(self, x: Tensor) -> list[Tensor]:
+        """The tensors inside a vector that lies like the buffer."""
+        edges = zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False)
+        return [x[at : at + size].view(shape) for at, size, shape in edges]
 
     @property
     def ready(self) -> bool:

@@ -6,24 +6,28 @@ where waiting blocks the thread, or a training loop on the clock (`engine/virtua
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
+from thinwire.engine.filling import Place, adopt
 from thinwire.engine.life import Life
 from thinwire.engine.parameters import newcomer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.engine.filling import Place
     from thinwire.engine.loop import Loop
     from thinwire.engine.schedules.base import Schedule
 
 
-class Driver(ABC):
-    """Base class. `overdue` says whether a step may come without a backward pass that exchanges."""
+class Driver:
+    """On the clock as it is; drivers with hooks derive from it.
+
+    `overdue` says whether a step may come without a backward pass that exchanges.
+    """
 
     overdue = True
 
@@ -33,17 +37,21 @@ class Driver(ABC):
         self._known = {id(one.parameter) for members in loop.members for one in members}
         loop.filled, loop.deliver, loop.earlier = self.filled, self.deliver, self.earlier
 
-    @abstractmethod
     def filled(self, place: Place, view: Tensor) -> None:
-        """A gradient has been copied into `view`, from where it is sent."""
+        """A gradient has been copied into `view`, from where it is sent: that becomes the gradient itself."""
+        adopt(place.one.parameter, view)
 
-    @abstractmethod
     def deliver(self, place: Place, view: Tensor) -> None:
-        """Make what arrived in `view` the gradient."""
+        """Make what arrived in `view` the gradient, or copy it where the gradient has another form."""
+        p = place.one.parameter
+        if not adopt(p, view):
+            if p.grad is None:
+                p.grad = torch.empty_like(p)
+            p.grad.copy_(view)
 
-    @abstractmethod
     def earlier(self, place: Place) -> Tensor | None:
         """A gradient from an earlier backward pass, to which the present one did not add."""
+        return place.one.parameter.grad
 
     async def gradient(self, place: Place, grad: Tensor) -> None:
         """A gradient is complete."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
-    from thinwire.engine.runner import Round
+    from thinwire.engine.runner import Agreed, Round
 
 TWICE = (
     "gradients have been exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
@@ -43,6 +44,9 @@ class Filling:
 
     def __init__(self, loop: Loop, source: Source, block: str) -> None:
         self._loop, self._source, self._block = loop, source, block
+        self.copies = (
+            False  # whether a round has a vector of its own, since the buffer is filled again before it ends
+        )
         self._launched: list[Round] = []  # of this pass
         self.since_step = 0  # rounds since the last optimizer.step
         self._warned = False
@@ -51,6 +55,7 @@ class Filling:
             for bucket, members in zip(loop.buckets, loop.members, strict=True)
             for number, one in enumerate(members)
         ]
+        self._first = [0, *accumulate(len(bucket.views) for bucket in loop.buckets)]  # place of each bucket's first
 
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
@@ -105,25 +110,34 @@ class Filling:
         return launched
 
     async def results(self, rounds: Sequence[Round]) -> None:
-        """Wait round by round, and deliver what arrived for each tensor that has a gradient on some rank."""
+        """Wait round by round, deliver what arrived, and count the round."""
+        self._loop.skipping.broken = False
+        for going in rounds:
+            self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        self.end()
+
+    @torch.no_grad()
+    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
+        """Make gradients of a result, for each tensor that has a gradient on some rank."""
         loop = self._loop
         source = GradSource() if loop.runner.warm else self._source
-        places, loop.skipping.broken = iter(self.places), False
-        for going in rounds:
-            agreed = await loop.runner.wait(going)
-            loop.skipping.broken |= not agreed.finite
-            with torch.no_grad():
-                for view, anywhere in zip(going.bucket.views, agreed.used, strict=True):
-                    place = next(places)
-                    if anywhere:
-                        source.take(view, place.one.parameter, place.one.item.group)
-                        loop.deliver(place, view)
-        loop.runner.end_round()
+        loop.skipping.broken |= not agreed.finite
+        first, views = self._first[bucket.index], bucket.views if x is bucket.flat else bucket.cut(x)
+        for number, (view, anywhere) in enumerate(zip(views, agreed.used, strict=True)):
+            if anywhere:
+                place = self.places[first + number]
+                source.take(view, place.one.parameter, place.one.item.group)
+                loop.deliver(place, view)
+
+    def end(self) -> None:
+        """Count the round."""
+        self._loop.runner.end_round()
         self.since_step += 1
 
     def _launch(self) -> None:
         bucket = self._loop.buckets[len(self._launched)]
-        self._launched.append(self._loop.runner.launch(bucket, self._loop.lr(bucket.items[0].group)))
+        x = bucket.flat.clone() if self.copies else None
+        self._launched.append(self._loop.runner.launch(bucket, self._loop.lr(bucket.items[0].group), x=x))
 
 
 def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:

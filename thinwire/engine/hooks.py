@@ -14,7 +14,6 @@ import torch
 from torch.autograd import Variable
 
 from thinwire.engine.driver import Driver
-from thinwire.engine.filling import Place, adopt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,22 +80,6 @@ class Hooks(HookDriver):
             for number, place in enumerate(loop.filling.places):
                 hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), number))
                 self._hooks.append(hook)
-
-    def filled(self, place: Place, view: Tensor) -> None:
-        """Make the place in the buffer the gradient itself."""
-        adopt(place.one.parameter, view)
-
-    def deliver(self, place: Place, view: Tensor) -> None:
-        """The same, or a copy where the gradient has another form."""
-        p = place.one.parameter
-        if not adopt(p, view):
-            if p.grad is None:
-                p.grad = torch.empty_like(p)
-            p.grad.copy_(view)
-
-    def earlier(self, place: Place) -> Tensor | None:
-        """It is still there."""
-        return place.one.parameter.grad
 
     def arrived(self, number: int) -> None:
         """Take a gradient that is complete."""

@@ -12,9 +12,18 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
-    together = sync.staleness == 0 or (sync.staleness is None and exchange.asynchronous)
-    if not together or (sync.every != 1 and not models):
-        raise ValueError(f"attach exchanges every step, at once; got {sync!r}: write Sync()")
+    if sync.staleness is None and not exchange.asynchronous:
+        raise ValueError(f"{exchange.name} has rounds that ranks take together; got {sync!r}: write Sync()")
+    if sync.staleness and not (sync.of.lasts and exchange.scope == "everybody"):
+        raise ValueError(f"only gradients that all ranks exchange may come late; got {sync!r}: write Sync()")
+    if sync.every != 1 and not models:
+        raise ValueError(f"attach exchanges gradients in every step; got {sync!r}: write Sync()")
+    if sync.of.outer and (exchange.scope != "everybody" or sync.warmup):
+        raise ValueError(f"{sync.of!r} is for exchanges of all ranks, without warm-up; got {method!r}")
+    if exchange.scope == "server" and sync.staleness is None and (not models or sync.every != 1):
+        raise ValueError(
+            f"a server adds every step of a worker; got {sync!r}: write Sync(of=Update(), staleness=None)"
+        )
     if exchange.scope == "neighbours":
         if not models:
             raise ValueError(f"{exchange.name} exchanges models; got {sync!r}: write Sync(of=Param())")

@@ -83,4 +83,4 @@ def source(of: Signal, optimizer: Optimizer | None) -> Source:
         return MomentumSource(optimizer)
     if isinstance(of, Grad) or of.models:  # models are filled in by their schedule
         return GradSource()
-    raise ValueError(f"attach exchanges Grad(), Momentum() or Param(); got {of!r}: write Sync(of=Grad())")
+    raise ValueError(f"attach does not know the signal {of!r}; write Sync(of=Grad())")

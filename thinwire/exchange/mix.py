@@ -18,10 +18,10 @@ of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neigh
 With `early` the models before the step are mixed, which can be sent while backward runs.
 
 Without `eta` it is chosen (thinwire/exchange/eta.py). Where whole models are sent, it then follows the length of the
-local step, |x_half_i - x_i| / |x_half_i|, and what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2. A payload
-has the eta of its sender behind it, 4 bytes as float32, and both ends of an edge take the smaller of their two: it is
-the same number at both, so that the mean is kept. On directed graphs and with `early` there is nothing that both ends
-could know, and eta is that of a usual step.
+local step, |x_half_i - x_i| / |x_half_i|, what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2, and what is
+held back, |e_i| / |x_half_i|. A payload has the eta of its sender behind it, 4 bytes as float32, and both ends of an
+edge take the smaller of their two: it is the same number at both, so that the mean is kept. On directed graphs and
+with `early` there is nothing that both ends could know, and eta is that of a usual step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
 from thinwire.core.payload import Payload
 from thinwire.core.slots import Slot
-from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, pace, stable_eta
+from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, lag_eta, pace
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.loop import scatter
 from thinwire.topology.base import Topology
@@ -134,7 +134,7 @@ class Mix(Gossip):
         payload = self.channel.send(x.float(), part(state, "send."), ctx)
         assert payload is not None
         if self.follows:
-            return x + await self._following(payload, near, x, ctx)
+            return x + await self._following(payload, near, x, part(state, "send."), ctx)
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         if self.copies:
             pull = self._copied(messages, near, x, state, ctx)
@@ -156,17 +156,17 @@ class Mix(Gossip):
         if self.eta is not None:
             return self.eta
         if self.channel.memory.settles:
-            return stable_eta(self.channel.compressor, self.topology, n)
+            return lag_eta(self.channel.compressor, self.topology, n)
         return self.pace(n).at(ratio)
 
     def pace(self, n: int) -> Pace:
         """How the chosen eta follows the step."""
         return pace(self.channel.compressor, self.topology, n)
 
-    async def _following(self, payload: Payload, near: Around, x: Tensor, ctx: Context) -> Tensor:
+    async def _following(self, payload: Payload, near: Around, x: Tensor, memory: State, ctx: Context) -> Tensor:
         """sum_j eta_ij W_ij (m_j - m_i), eta_ij the smaller of both."""
         me = ctx.comm.rank
-        tail = torch.tensor([self._eta(payload, x, ctx)])
+        tail = torch.tensor([self._eta(payload, x, memory, ctx)])
         mine = float(tail)  # as float32 has it, and so as the neighbours do
         sent = Payload(torch.cat((payload.data, tail.view(torch.uint8).to(payload.data.device))))
         arrived = await trade(self.channel, sent, near, ctx)
@@ -175,16 +175,18 @@ class Mix(Gossip):
         near = near._replace(sources={j: near.sources[j] * eta for j, eta in etas.items()})
         return towards(self.channel, {**messages, me: payload}, near, x, ctx)
 
-    def _eta(self, payload: Payload, x: Tensor, ctx: Context) -> float:
+    def _eta(self, payload: Payload, x: Tensor, memory: State, ctx: Context) -> float:
         """What this rank would take; 0 where its model is not finite."""
         with ctx.clock.span("decode"):
             m = self.channel.encoder.decode(payload, ctx.layout, key=ctx.key)
         length, scattered = _length(x), _length(m.to(x.dtype) - x)
         moved = 0.0 if ctx.before is None else _length(x - ctx.before)
-        if not math.isfinite(length + scattered + moved):
+        held = sum(_length(e) for e in memory.values())
+        if not math.isfinite(length + scattered + moved + held):
             return 0.0
-        ratio, part = (min(1.0, moved / length), scattered / length) if length else (0.0, 0.0)
-        return self.pace(ctx.comm.size).at(ratio, part**2)
+        if not length:
+            return self.pace(ctx.comm.size).at(0.0)
+        return self.pace(ctx.comm.size).at(min(1.0, moved / length), (scattered / length) ** 2, held / length)
 
     def _copied(self, messages: dict[int, Payload], near: Around, x: Tensor, state: State, ctx: Context) -> Tensor:
         """sum_j W_ij (h_j - h_i) over those that answered."""

@@ -9,7 +9,7 @@ so that x_i + x_j stays the same, whatever the compressor loses; without loss bo
 ask and passive ranks only answer, so nobody waits for a rank that waits. A passive rank answers and moves in one act:
 of two that ask at once, the second meets the model that the first has moved.
 
-`ask` and `answer` are the halves, which `thinwire.engine.async_pairs` runs in threads of their own. A call is a round
+`ask` and `answer` are the halves, which `thinwire.engine.neighbours` runs beside training. A call is a round
 in step: every active rank asks once, and passive ranks answer in the order of the ranks that ask. All draw the
 choices from the key, so each knows who asks whom.
 

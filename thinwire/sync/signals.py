@@ -11,7 +11,9 @@ from thinwire.core.config import Config
 class Signal(Config):
     """Base of the signals."""
 
-    models: ClassVar[bool] = False  # whether it is the model that is exchanged, and ranks may differ
+    models: ClassVar[bool] = False  # whether ranks have models of their own between two exchanges
+    outer: ClassVar[bool] = False  # whether what is exchanged is a gradient for an outer optimizer
+    lasts: ClassVar[bool] = False  # whether a result is of use in a later step than its own
 
 
 @final
@@ -20,6 +22,7 @@ class Grad(Signal):
     """The gradient g, before the optimizer sees it."""
 
     name: ClassVar[str] = "grad"
+    lasts: ClassVar[bool] = True
 
 
 @final
@@ -28,6 +31,7 @@ class Update(Signal):
     """The step that the optimizer would take, lr included."""
 
     name: ClassVar[str] = "update"
+    models: ClassVar[bool] = True
 
 
 @final
@@ -53,6 +57,8 @@ class Delta(Signal):
     """The pseudo-gradient x_start - x_now of a round of local steps, for an outer Nesterov step."""
 
     name: ClassVar[str] = "delta"
+    models: ClassVar[bool] = True
+    outer: ClassVar[bool] = True
     outer_lr: float = 0.7
     outer_momentum: float = 0.9
 

@@ -25,7 +25,7 @@ class Schedule(ABC):
     async def run(self) -> None:
         """The life of the worker; it starts anew after `load` and after an error."""
 
-    def save(self) -> dict[str, Any]:
+    async def save(self) -> dict[str, Any]:
         """What a checkpoint needs beside the memories; tensors are put into the buckets' `extra`."""
         return dict(self.loop.kept)
 

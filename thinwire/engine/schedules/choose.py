@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thinwire.engine.schedules.gradients import Gradients
+from thinwire.engine.schedules.late import Late
 from thinwire.engine.schedules.models import Models
+from thinwire.engine.schedules.outer import Outer
 from thinwire.engine.schedules.pairs import Pairs
+from thinwire.engine.schedules.served import Served
 
 if TYPE_CHECKING:
     from thinwire.engine.loop import Loop
@@ -14,8 +17,12 @@ if TYPE_CHECKING:
 
 
 def schedule(loop: Loop) -> Schedule:
-    """By what is exchanged, and by how old results may be."""
-    sync = loop.method.sync
-    if not sync.of.models:
-        return Gradients(loop)
-    return Models(loop) if sync.staleness is not None else Pairs(loop)
+    """By what is exchanged, whom a rank waits for, and how old results may be."""
+    sync, exchange = loop.method.sync, loop.method.exchange
+    if exchange.scope == "server" and sync.staleness is None:
+        return Served(loop)
+    if sync.of.outer:
+        return Outer(loop)
+    if sync.of.models:
+        return Pairs(loop) if sync.staleness is None else Models(loop)
+    return Late(loop) if sync.staleness else Gradients(loop)

@@ -70,7 +70,7 @@ class Models(Schedule):
             if not loop.quiet() and loop.kept["local"] >= self._every:
                 rounds = await self._exchange_models(rounds)
 
-    def save(self) -> dict[str, Any]:
+    async def save(self) -> dict[str, Any]:
         """The steps since the last exchange; the model of this rank goes with the memories."""
         local = self.loop.kept["local"]
         if self._exchange.pulls and local:
@@ -80,7 +80,7 @@ class Models(Schedule):
             )
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
             bucket.extra["model"].copy_(model)  # the bucket itself may be under way
-        return super().save()
+        return await super().save()
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:

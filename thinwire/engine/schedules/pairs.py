@@ -72,11 +72,11 @@ class Pairs(Schedule):
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
 
-    def save(self) -> dict[str, Any]:
+    async def save(self) -> dict[str, Any]:
         """Put the model of this rank into the buckets' `extra`; there is nothing else to save."""
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
             bucket.extra["model"].copy_(model)
-        return super().save()
+        return await super().save()
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
