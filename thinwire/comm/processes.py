@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.comm.base import (
+from thinwire.core.clock import Clock
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,
@@ -28,7 +29,6 @@ from thinwire.comm.base import (
     Traffic,
     count,
 )
-from thinwire.core.clock import Clock
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from thinwire.core.signals import Param
 from thinwire.exchange.gossip import Gossip
 from thinwire.exchange.pairs import Pairs
-from thinwire.sync.signals import Param
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method
