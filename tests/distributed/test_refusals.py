@@ -172,7 +172,7 @@ def fails_inside() -> str:
     with tw.attach(model, opt, Method(AllGather(Channel(Identity()))), min_size=0) as wire:
         train(model, opt, range(1))
         if dist.get_rank() == 1:
-            wire._packed.buckets[0].exchange = Broken()  # type: ignore[assignment]
+            wire._loop.buckets[0].exchange = Broken()  # type: ignore[assignment]
         return said(lambda: loss(model, batch(1)).backward())
 
 

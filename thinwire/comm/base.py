@@ -1,5 +1,41 @@
-"""`Comm`, by the name that it had here: it is in core, since every exchange is written with it."""
+"""`Comm` and its requests, by the name that they had here: they are in core, as exchanges are written with them."""
 
-from thinwire.core.comm import Comm, Traffic, to_bytes, to_tensor
+from thinwire.core.comm import (
+    AllGatherRequest,
+    AllReduceRequest,
+    AllToAllRequest,
+    Comm,
+    ComputeRequest,
+    NowRequest,
+    PostRequest,
+    RecvRequest,
+    Request,
+    SendRequest,
+    SleepRequest,
+    SwapRequest,
+    Traffic,
+    Wait,
+    count,
+    to_bytes,
+    to_tensor,
+)
 
-__all__ = ["Comm", "Traffic", "to_bytes", "to_tensor"]
+__all__ = [
+    "AllGatherRequest",
+    "AllReduceRequest",
+    "AllToAllRequest",
+    "Comm",
+    "ComputeRequest",
+    "NowRequest",
+    "PostRequest",
+    "RecvRequest",
+    "Request",
+    "SendRequest",
+    "SleepRequest",
+    "SwapRequest",
+    "Traffic",
+    "Wait",
+    "count",
+    "to_bytes",
+    "to_tensor",
+]

@@ -11,6 +11,8 @@ from thinwire.core.config import Config
 class Signal(Config):
     """Base of the signals."""
 
+    models: ClassVar[bool] = False  # whether it is the model that is exchanged, and ranks may differ
+
 
 @final
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Param(Signal):
     """The parameters, after the local step: local SGD and gossip."""
 
     name: ClassVar[str] = "param"
+    models: ClassVar[bool] = True
 
 
 @final

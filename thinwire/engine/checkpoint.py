@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -30,34 +29,34 @@ if TYPE_CHECKING:
     from thinwire.core.comm import Comm
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
-    from thinwire.engine.exchanger import Exchanger
+    from thinwire.engine.runner import Runner
 
+T = TypeVar("T")
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
-def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The state of this rank, with the entries of `more`."""
     lr = {item.name: chunk.lr for b in buckets for chunk in b.chunks for item in b.items if chunk.lr is not None}
     state = {
         "format": FORMAT,
         "thinwire": VERSION,
-        "method": exchanger.method.to_json(),
-        "ranks": exchanger.comm.size,
-        "round": exchanger.round,
-        "seed": exchanger.seed,
+        "method": runner.method.to_json(),
+        "ranks": runner.comm.size,
+        "round": runner.round,
+        "seed": runner.seed,
         "lr": lr,
-        "motion": list(exchanger.motion.steps),
+        "motion": list(runner.motion.steps),
         "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
-        "tensors": stored(pieces(exchanger.comm, buckets)),
+        "tensors": stored(pieces(runner.comm, buckets)),
         **(more or {}),
     }
-    return {f"rank{exchanger.comm.rank}": state}
+    return {f"rank{runner.comm.rank}": state}
 
 
-@torch.no_grad()
-def restore(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
+async def restore(
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
 ) -> tuple[Mapping[str, Any], bool]:
     """Fill the memories; one that was not saved for a parameter starts anew. Every rank calls it.
 
@@ -65,37 +64,35 @@ def restore(
     of another method is an error too, unless `same` is False. Returns what else was saved, and whether the number of
     ranks has changed.
     """
-    comm = exchanger.comm
-    states: dict[int, Mapping[str, Any]] = {}
-    with _agreement(exchanger):
-        states = _checked(exchanger, buckets, saved, on_resize, same=same)
+    comm = runner.comm
+    states = await _agreed(runner, lambda: _checked(runner, buckets, saved, on_resize, same=same))
     first = next(iter(states.values()))
     by_rank = {rank: held(state["tensors"]) for rank, state in states.items()}
     own = by_rank[comm.rank] if first["ranks"] == comm.size else None
     fresh = own is None and on_resize == "reset"
     wanted = [piece for piece in pieces(comm, buckets) if piece.leads]
     lacking = set() if own is None else {piece.where[0] for piece in wanted if not covered(own, piece)}
-    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
+    shared = await runner.transport.launch(lambda comm: _share(comm, sorted(lacking), own or {}))
     for rank, given in shared.items():
         by_rank[rank] = {**by_rank.get(rank, {}), **given}
-    found: list[tuple[Piece, Tensor | None]] = []
-    with _agreement(exchanger):
-        for piece in wanted:
-            saved_somewhere = any(piece.where in one for one in by_rank.values())
-            if not saved_somewhere or (fresh and not piece.model):
-                found.append((piece, None))
-            elif own is not None:
-                found.append((piece, assembled([own] if covered(own, piece) else [*by_rank.values()], piece)))
-            else:
-                found.append((piece, _resized(by_rank, piece, comm)))
+
+    def find(piece: Piece) -> Tensor | None:
+        saved_somewhere = any(piece.where in one for one in by_rank.values())
+        if not saved_somewhere or (fresh and not piece.model):
+            return None
+        if own is not None:
+            return assembled([own] if covered(own, piece) else [*by_rank.values()], piece)
+        return _resized(by_rank, piece, comm)
+
+    found = await _agreed(runner, lambda: [(piece, find(piece)) for piece in wanted])
     for piece, data in found:
         if data is None:
             piece.data.fill_(piece.slot.fill)
         else:
             piece.data.copy_(data)
-    exchanger.round = first["round"]
-    exchanger.seed = first["seed"]
-    exchanger.motion.restore(first["motion"])
+    runner.round = first["round"]
+    runner.seed = first["seed"]
+    runner.motion.restore(first["motion"])
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)
@@ -113,18 +110,18 @@ def _resized(by_rank: Mapping[int, Held], wanted: Piece, comm: Comm) -> Tensor |
     return assembled([own], wanted) if slot.on_resize == "keep" and covered(own, wanted) else None
 
 
-@contextmanager
-def _agreement(exchanger: Exchanger) -> Iterator[None]:
-    """Raise on every rank what one of them raises in the block, so that no rank goes on alone."""
-    wrong = ""
+async def _agreed(runner: Runner, work: Callable[[], T]) -> T:
+    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
+    wrong, result = "", None
     try:
-        yield
+        result = work()
     except Exception as error:  # whatever it is, the state is not what `collect` made
         wrong = str(error) or repr(error)
-    said = exchanger.call(lambda driver: driver.run(_tell(driver.comm, wrong)))
+    said = await runner.transport.launch(lambda comm: _tell(comm, wrong))
     told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
     if told:
         raise ValueError(told)
+    return cast("T", result)
 
 
 async def _tell(comm: Comm, text: str) -> list[str]:
@@ -132,7 +129,7 @@ async def _tell(comm: Comm, text: str) -> list[str]:
 
 
 def _checked(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
 ) -> dict[int, Mapping[str, Any]]:
     """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
@@ -142,12 +139,12 @@ def _checked(
     for rank, state in states.items():
         check_entries(f"the state of rank {rank}", state)
         if same:
-            _check_method(exchanger.method, state)
+            _check_method(runner.method, state)
         _check_model(buckets, state["parameters"])
         # Names may tell of neighbours, so those of other ranks, or of another number of ranks, are not known here.
-        own = same and rank == exchanger.comm.rank and state["ranks"] == exchanger.comm.size
+        own = same and rank == runner.comm.rank and state["ranks"] == runner.comm.size
         check_tensors(f"the state of rank {rank}", state, names if own else ())
-    comm, first = exchanger.comm, next(iter(states.values()))
+    comm, first = runner.comm, next(iter(states.values()))
     for rank, state in states.items():
         for entry in ("ranks", "round", "seed", "method"):
             if state[entry] != first[entry]:

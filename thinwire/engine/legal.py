@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from thinwire.core.signals import Param
-from thinwire.exchange.gossip import Gossip
-from thinwire.exchange.pairs import Pairs
-
 if TYPE_CHECKING:
     from thinwire.core.method import Method
 
@@ -15,19 +11,19 @@ if TYPE_CHECKING:
 def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
-    models = isinstance(sync.of, Param)
-    together = sync.staleness == 0 or (sync.staleness is None and isinstance(exchange, Pairs))
+    models = sync.of.models
+    together = sync.staleness == 0 or (sync.staleness is None and exchange.asynchronous)
     if not together or (sync.every != 1 and not models):
         raise ValueError(f"attach exchanges every step, at once; got {sync!r}: write Sync()")
-    if isinstance(exchange, Gossip):
+    if exchange.scope == "neighbours":
         if not models:
             raise ValueError(f"{exchange.name} exchanges models; got {sync!r}: write Sync(of=Param())")
         if sync.warmup:
             raise ValueError(f"gossip has no uncompressed steps; got {sync!r}: write Sync(of=Param())")
-        exchange.check(ranks)
+    exchange.check(ranks)
     if not drop_dead:
         return
-    if not isinstance(exchange, Gossip):
+    if exchange.scope != "neighbours":
         raise ValueError(
             f"drop_dead is for methods that gossip; {method.id} needs every rank: write deepsqueeze(), or d_psgd()"
         )

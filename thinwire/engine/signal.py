@@ -81,6 +81,6 @@ def source(of: Signal, optimizer: Optimizer | None) -> Source:
         if optimizer is None:
             raise ValueError("this method exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)")
         return MomentumSource(optimizer)
-    if isinstance(of, Grad):
+    if isinstance(of, Grad) or of.models:  # models are filled in by their schedule
         return GradSource()
     raise ValueError(f"attach exchanges Grad(), Momentum() or Param(); got {of!r}: write Sync(of=Grad())")
