@@ -15,13 +15,14 @@ from thinwire.core.errors import PayloadError, PeerError
 from thinwire.core.method import Method, Overlap
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
+from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook
 from thinwire.engine.checkpoint import read as read_checkpoint
 from thinwire.optim import OneBitAdam
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Channel",
     "Comm",

@@ -20,7 +20,7 @@ from thinwire.engine.checkpoint import _resized
 from thinwire.engine.damage import check_tensors
 from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 from thinwire.engine.plan import Item, Parcel
-from thinwire.exchange import AllGather, Hierarchical, ScatterGather
+from thinwire.exchange import AllGather, AllReduce, Hierarchical, ScatterGather
 
 NAMES = ("w", "b", "v", "none")
 SHAPES = ((40, 20), (20,), (700,), (0,))
@@ -39,6 +39,10 @@ class Counted(Exchange):
     @property
     def hops(self) -> dict[str, Channel]:
         return {"": self.channel}
+
+    @property
+    def plain(self) -> Exchange:
+        return AllReduce()
 
     @property
     def whole_tensors(self) -> bool:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from thinwire import Channel, Comm, Context, Layout
-from thinwire.compressors import Identity, Natural, Qsgd, RandomK
+from thinwire.compressors import DctTopK, Identity, Natural, Qsgd, RandomK
 from thinwire.core.exchange import Exchange, Scope
 from thinwire.core.memory import Memory, NoMemory
 from thinwire.core.method import METHODS
 from thinwire.core.slots import Slot
 from thinwire.core.types import State
-from thinwire.exchange import AllGather, AllReduce, Hierarchical, Marina, Mix, PowerSgd
+from thinwire.exchange import AllGather, AllReduce, Hierarchical, Marina, MeanOfSenders, Mix, PowerSgd
 from thinwire.exchange.wrapper import Wrapper
 from thinwire.memory import Difference, ErrorFeedback, Lazy, LocalMomentum, MomentumCorrection, Velocity
 
@@ -89,6 +89,14 @@ def test_memories(memory: Memory) -> None:
     if memory.settles and memory.for_models:
         assert {*memory.slots()} == {*memory.receiver_slots()} == {"shift"}
     assert not memory.plain.predicts
+
+
+def test_a_mean_of_senders_takes_any_memory_without_a_receiver() -> None:
+    exchange = MeanOfSenders(Channel(DctTopK(), MomentumCorrection()))
+    assert exchange.plain == AllReduce(Channel(Identity(), Velocity()))
+    for memory in (Difference(), Lazy()):
+        with pytest.raises(ValueError, match="has a half at the receiver"):
+            MeanOfSenders(Channel(DctTopK(), memory))
 
 
 def test_what_is_whole() -> None:

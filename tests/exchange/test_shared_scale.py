@@ -11,9 +11,9 @@ from lockstep import World
 from torch import Tensor
 
 from thinwire import Channel, Comm, Context, Key, Layout, PayloadError, run
-from thinwire.comm.base import AllGatherRequest, AllToAllRequest
 from thinwire.compressors import IntBlock, LowPrecision, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.compressors.block import BlockQuantiser
+from thinwire.core.comm import AllGatherRequest, AllToAllRequest
 from thinwire.core.compressor import Compressor
 from thinwire.core.payload import HEADER, Payload
 from thinwire.exchange import AllGather, SharedScale

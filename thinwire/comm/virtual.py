@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, final
 import torch
 from torch import Tensor
 
-from thinwire.comm.base import (
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.core.channel import Channel
+    from thinwire.core.comm import Comm
     from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 
@@ -47,14 +47,12 @@ class Exchange(Config, ABC):
         return all(channel.compressor.keeps_scale for channel in self.channels)
 
     @property
+    @abstractmethod
     def plain(self) -> Exchange:
         """What tensors that travel uncompressed go through, and all of them in rounds of warm-up.
 
-        Where it has a state, that is a part of the state of this exchange, by the same names.
+        Mostly that is `AllReduce()`. A state that it has is a part of the state of this exchange, by the same names.
         """
-        from thinwire.exchange.all_reduce import AllReduce  # noqa: PLC0415  (an exchange itself)
-
-        return AllReduce()
 
     # Facts.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from thinwire.core.config import Config
 from thinwire.core.slots import Slots, make
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.types import Context, State
+
+
+class Feedback(NamedTuple):
+    """p = x + alpha e is encoded, and e = beta e + (x - q) kept, q being p as the receivers decode it."""
+
+    alpha: float
+    beta: float
+
+    def growth(self, omega: float) -> float:
+        """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
+        return self.alpha**2 * omega + (self.beta - self.alpha) ** 2
 
 
 class Memory(Config, ABC):
@@ -64,6 +75,11 @@ class Memory(Config, ABC):
     def whole(self) -> bool:
         """Whether all that was lost, or sent, counts in full: it has no factor below 1."""
         return True
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Where its equations are those of `Feedback`, with e as "residual": an encoder does them in its own pass."""
+        return None
 
     @property
     def motion(self) -> int:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-import thinwire
-from thinwire.comm.base import to_bytes, to_tensor
+from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.config import from_json
+from thinwire.core.version import VERSION
 from thinwire.engine.damage import FORMAT, check_entries, check_tensors
 from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 
 if TYPE_CHECKING:
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.runner import Runner
@@ -41,7 +41,7 @@ def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] |
     lr = {item.name: chunk.lr for b in buckets for chunk in b.chunks for item in b.items if chunk.lr is not None}
     state = {
         "format": FORMAT,
-        "thinwire": thinwire.__version__,
+        "thinwire": VERSION,
         "method": runner.method.to_json(),
         "ranks": runner.comm.size,
         "round": runner.round,

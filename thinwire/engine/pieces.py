@@ -23,7 +23,7 @@ from torch import Tensor
 from thinwire.core.slots import Slot
 
 if TYPE_CHECKING:
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.engine.bucket import Bucket, Chunk
 
 Where = tuple[str, str]  # entry of the state, parameter

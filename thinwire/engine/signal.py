@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from thinwire.sync.signals import Grad, Momentum, Signal
+from thinwire.core.signals import Grad, Momentum, Signal
 
 if TYPE_CHECKING:
     from torch import Tensor

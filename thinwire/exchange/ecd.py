@@ -31,7 +31,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 

@@ -30,6 +30,7 @@ import torch
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel, empty
 from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -55,6 +56,11 @@ class GTopK(Exchange):
     def hops(self) -> dict[str, Channel]:
         """What a rank sends in a round; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -37,7 +37,7 @@ from thinwire.exchange.wrapper import Wrapper
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 

@@ -36,7 +36,7 @@ from thinwire.exchange.wrapper import Wrapper
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Key, Layout, State
 
 COIN = 255  # the hop that no payload has: its noise is the coin's

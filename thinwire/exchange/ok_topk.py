@@ -38,6 +38,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
 from thinwire.core.slots import Slot
 from thinwire.core.types import Layout
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -45,7 +46,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Key, State
 
 TINY = 2.0**-149  # the smallest magnitude that is not zero
@@ -69,6 +70,11 @@ class OkTopk(Exchange):
     def hops(self) -> dict[str, Channel]:
         """What a rank sends to owners; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The residual, and the last result, which is the same on all ranks."""

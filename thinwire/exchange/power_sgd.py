@@ -41,13 +41,14 @@ from thinwire.compressors.low_rank import LowRank, check_rank, draw, first_q, mu
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
 from thinwire.core.slots import Slot
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.compressors.low_rank import Piece
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 
@@ -75,6 +76,11 @@ class PowerSgd(Exchange):
     def hops(self) -> dict[str, Channel]:
         """What one rank alone would send, with the same residual, for the facts and for rescaling the residual."""
         return {"": Channel(LowRank(self.rank, self.least), ErrorFeedback())}
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """A residual, and room for Q, which is the same on all ranks."""

@@ -44,7 +44,7 @@ from thinwire.topology.refusals import TOLERANCE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 WEIGHT = 8  # bytes after a payload

@@ -33,7 +33,7 @@ from thinwire.exchange.shards import shards
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 

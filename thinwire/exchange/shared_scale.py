@@ -38,6 +38,7 @@ from thinwire.core.compressor import scheme
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import HEADER, Payload
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.shards import shards
 from thinwire.kernels.spec import Kind, Norm
 
@@ -70,6 +71,11 @@ class SharedScale(Exchange):
     def hops(self) -> dict[str, Channel]:
         """One hop that loses; the sum comes back exactly."""
         return {"": Channel(self.compressor)}
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     def sum_width(self, ranks: int) -> int:
         """Bits of the sum of `ranks` symbols."""

@@ -26,6 +26,7 @@ from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.sparse import check_count, how_many
 from thinwire.core.channel import BUCKET, Channel
 from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -63,6 +64,11 @@ class Sketched(Exchange):
     def hops(self) -> dict[str, Channel]:
         """The sketch, of a bucket of 2^20 elements."""
         return {"": Channel(self.sketch(BUCKET), ErrorFeedback())}
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from thinwire.comm.base import Comm
 from thinwire.comm.virtual import run
+from thinwire.core.comm import Comm
 from thinwire.core.types import Context, Key, Layout
 from thinwire.exchange.gossip import Gossip
 

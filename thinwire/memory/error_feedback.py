@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.core.memory import Memory
+from thinwire.core.memory import Feedback, Memory
 from thinwire.core.slots import Slot, Slots
 
 if TYPE_CHECKING:
@@ -66,7 +66,12 @@ class ErrorFeedback(Memory):
 
     def growth(self, omega: float) -> float:
         """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
-        return self.alpha**2 * omega + (self.beta - self.alpha) ** 2
+        return self.feedback.growth(omega)
+
+    @property
+    def feedback(self) -> Feedback:
+        """The equations above."""
+        return Feedback(self.alpha, self.beta)
 
     def slots(self) -> Slots:
         """The residual e."""

@@ -1,4 +1,4 @@
-"""Outer: after `every` steps the way that a worker has gone is exchanged, and an outer optimizer steps along the mean.
+"""Outer: after some local steps the way that each worker went is exchanged, and an outer optimizer follows the mean.
 
     d    = mean over ranks of (anchor - x_i)      exchanged as a gradient is, through any channel
     v    = mu v + d

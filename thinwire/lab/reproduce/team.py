@@ -10,8 +10,8 @@ from typing import final
 
 from torch import Tensor
 
-from thinwire.comm.base import Comm
 from thinwire.core.channel import Channel, empty
+from thinwire.core.comm import Comm
 from thinwire.core.exchange import part
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Context, Key, Layout

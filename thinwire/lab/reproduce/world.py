@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from thinwire.comm.base import Comm
 from thinwire.comm.virtual import run
 from thinwire.core.clock import Clock
+from thinwire.core.comm import Comm
 from thinwire.core.exchange import Exchange
 from thinwire.core.types import Context, Key, Layout
 from thinwire.kernels.length import square_length
