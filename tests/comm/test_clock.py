@@ -275,7 +275,8 @@ def test_tasks_and_events_give_results_and_errors_to_those_who_wait() -> None:
         await comm.sleep(0.5)
         if fail:
             raise KeyError("lost")
-        return await event
+        word: str = await event
+        return word
 
     async def parent(comm: Comm) -> list[Any]:
         good = clock.spawn(0, child(comm, False))

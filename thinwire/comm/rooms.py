@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
@@ -74,17 +75,26 @@ class Mailbox:
 
 @final
 class Room:
-    """`ranks` in one channel; `hosts` says where each of them is."""
+    """`ranks` in one channel; `hosts` says where each rank of the world is."""
 
     def __init__(self, ranks: tuple[int, ...], hosts: Sequence[int]) -> None:
         self.ranks = ranks
         self.place = {rank: place for place, rank in enumerate(ranks)}
-        self.hosts = [hosts[rank] for rank in ranks]
-        self.mates = Counter(self.hosts)  # how many ranks each host has
+        self._all_hosts = hosts
         self.mail: dict[int, Mailbox] = {}  # by place
         self._meetings: dict[type, deque[Meeting]] = {}
         self._on_the_way: dict[tuple[int, int], deque[Tensor]] = {}  # swapped, and not asked for, by (from, to)
         self._awaited: dict[tuple[int, int], deque[Trade]] = {}  # asked for, and not swapped
+
+    @cached_property
+    def hosts(self) -> list[int]:
+        """Where each rank is."""
+        return [self._all_hosts[rank] for rank in self.ranks]
+
+    @cached_property
+    def mates(self) -> Counter[int]:
+        """How many of the ranks each host has."""
+        return Counter(self.hosts)
 
     def meet(self, task: Task[Any], request: Request[Any]) -> Meeting:
         """Join the first collective of this kind that the rank has not joined; it is closed when none is missing."""
