@@ -128,6 +128,8 @@ class Room:
             self._on_the_way.setdefault((source, to), deque()).append(x)
             return None
         trade = awaited.popleft()
+        if not awaited:
+            del self._awaited[source, to]  # pairs that never meet again are forgotten
         trade.arrived[source] = x
         trade.missing -= 1
         return None if trade.missing else trade
@@ -141,6 +143,8 @@ class Room:
             here = self._on_the_way.get((source, to))
             if here:
                 arrived[source] = here.popleft()
+                if not here:
+                    del self._on_the_way[source, to]
             else:
                 self._awaited.setdefault((source, to), deque()).append(trade)
                 trade.missing += 1

@@ -102,9 +102,11 @@ class Switch:
 
     def _swap(self, task: Task[Any], request: SwapRequest) -> Any:
         room = self._room(task, request)
-        place, left = room.place[task.rank], self._agenda.now
+        place, left, peers = room.place[task.rank], self._agenda.now, request.peers
         count(self._traffic[task.rank], place, request)
-        for peer in request.peers:
+        if not self._instant:  # from the next neighbour on, as in real processes, lest all begin with the same one
+            peers = tuple(sorted(peers, key=lambda peer: (peer - place) % len(room.ranks)))
+        for peer in peers:
             sent = self._carry(task.rank, room.ranks[peer], request.x.clone(), self._swapped, room, place, peer)
             left = max(left, sent)
         trade = room.trade(task, request, left)
