@@ -53,6 +53,13 @@ def test_bursts_settle_when_the_last_of_another_host_has_come() -> None:
     assert wires.settle((0, 1, 2), bursts, [2, 21, 21]) == [40.0, 41.0, 41.0]
 
 
+def test_a_burst_to_ranks_of_the_same_host_waits_for_nothing() -> None:
+    wires = Interfaces(Network(8.0, 1.0, ranks_per_host=2), 4)
+    wires.depart(0, 2, 80, now=0.0)
+    bursts = [wires.burst(0, 0, 1.0), wires.burst(1, 0, 1.0)]
+    assert wires.settle((0, 1), bursts, [0, 0]) == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     "call",
     [
