@@ -1,4 +1,4 @@
-"""The lock-step driver: answers, byte counts, deadlocks with names."""
+"""The virtual driver: answers, byte counts, deadlocks with names."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ import inspect
 from typing import NamedTuple
 
 import pytest
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Channel, Layout, Method
 from thinwire.compressors import TopK
 from thinwire.core.method import METHODS
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import Difference, ErrorFeedback, NoMemory
 from thinwire.sync import Grad
 
@@ -65,7 +66,7 @@ def run(name: str) -> Row:
     x = TASK.path(world, lr, STEPS)
     start = TASK.loss(x * 0)
     distance = float((x - TASK.optimum).square().sum() / TASK.optimum.square().sum())
-    return Row(method.id, lr, distance, TASK.loss(x) / start, 8 * world.nbytes / STEPS / D)
+    return Row(method.id, lr, distance, TASK.loss(x) / start, 8 * world.traffic[0].bytes / STEPS / D)
 
 
 def table(rows: list[Row]) -> str:

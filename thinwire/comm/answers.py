@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.comm.base import (
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
 
 from thinwire.comm.agenda import Agenda
-from thinwire.comm.base import Comm, ComputeRequest, NowRequest, SleepRequest, Traffic
 from thinwire.comm.network import Interfaces, Network
 from thinwire.comm.stragglers import Stragglers
 from thinwire.comm.switch import WAITS, Switch
 from thinwire.comm.tasks import Event, Task
+from thinwire.core.comm import Comm, ComputeRequest, NowRequest, SleepRequest, Traffic
 from thinwire.core.errors import DeadlockError
 
 T = TypeVar("T")

@@ -94,10 +94,8 @@ class Interfaces:
 
     def depart(self, source: int, to: int, nbytes: int, now: float) -> Departure:
         """A message between ranks of different hosts gets in line at its sender."""
-        i, j = self.host[source], self.host[to]
-        starts = max(now, self._sends[i])
-        left = self._sends[i] = starts + nbytes * self._pace[i]
-        return Departure(self.latency + max(starts, left - nbytes * self._pace[j]), left)
+        starts, left = self.burst(source, nbytes, now)
+        return Departure(self.latency + max(starts, left - nbytes * self._pace[self.host[to]]), left)
 
     def land(self, to: int, nbytes: int, now: float) -> float:
         """A message has reached its receiver's interface and gets in line there; returns when it has arrived."""
@@ -129,18 +127,19 @@ class Interfaces:
         """When each rank has sent its burst and received its `nbytes` out of those of the others.
 
         Bursts are not followed message by message: a rank takes what comes as fast as it can from the first burst on,
-        and is done no earlier than a latency after the last burst of another host has left.
+        and is done no earlier than a latency after the last burst of another host has left. Where all ranks are on
+        one host there is nothing to wait for, and the time is 0.
         """
         hosts = [self.host[rank] for rank in ranks]
         first = _best_elsewhere(hosts, [-starts for starts, _ in bursts])
         last = _best_elsewhere(hosts, [left for _, left in bursts])
         done = []
         for h, begins, ends, own, size in zip(hosts, first, last, bursts, nbytes, strict=True):
-            if ends > -math.inf:  # somebody else is on another host
-                ends += self.latency
-                self._receives[h] = max(self.latency - begins, self._receives[h]) + size * self._pace[h]
-                ends = max(ends, self._receives[h])
-            done.append(max(own[1], ends))
+            if ends == -math.inf:  # nobody is on another host
+                done.append(0.0)
+                continue
+            self._receives[h] = max(self.latency - begins, self._receives[h]) + size * self._pace[h]
+            done.append(max(own[1], ends + self.latency, self._receives[h]))
         return done
 
 

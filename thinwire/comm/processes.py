@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.comm.base import (
+from thinwire.comm.posted import Posted
+from thinwire.core.clock import Clock
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,
@@ -34,8 +36,6 @@ from thinwire.comm.base import (
     Wait,
     count,
 )
-from thinwire.comm.posted import Posted
-from thinwire.core.clock import Clock
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from thinwire.comm.base import RecvRequest, Request, SwapRequest
 from thinwire.comm.tasks import Task
+from thinwire.core.comm import RecvRequest, Request, SwapRequest
 
 
 @final
@@ -74,17 +75,26 @@ class Mailbox:
 
 @final
 class Room:
-    """`ranks` in one channel; `hosts` says where each of them is."""
+    """`ranks` in one channel; `hosts` says where each rank of the world is."""
 
     def __init__(self, ranks: tuple[int, ...], hosts: Sequence[int]) -> None:
         self.ranks = ranks
         self.place = {rank: place for place, rank in enumerate(ranks)}
-        self.hosts = [hosts[rank] for rank in ranks]
-        self.mates = Counter(self.hosts)  # how many ranks each host has
+        self._all_hosts = hosts
         self.mail: dict[int, Mailbox] = {}  # by place
         self._meetings: dict[type, deque[Meeting]] = {}
         self._on_the_way: dict[tuple[int, int], deque[Tensor]] = {}  # swapped, and not asked for, by (from, to)
         self._awaited: dict[tuple[int, int], deque[Trade]] = {}  # asked for, and not swapped
+
+    @cached_property
+    def hosts(self) -> list[int]:
+        """Where each rank is."""
+        return [self._all_hosts[rank] for rank in self.ranks]
+
+    @cached_property
+    def mates(self) -> Counter[int]:
+        """How many of the ranks each host has."""
+        return Counter(self.hosts)
 
     def meet(self, task: Task[Any], request: Request[Any]) -> Meeting:
         """Join the first collective of this kind that the rank has not joined; it is closed when none is missing."""
@@ -118,6 +128,8 @@ class Room:
             self._on_the_way.setdefault((source, to), deque()).append(x)
             return None
         trade = awaited.popleft()
+        if not awaited:
+            del self._awaited[source, to]  # pairs that never meet again are forgotten
         trade.arrived[source] = x
         trade.missing -= 1
         return None if trade.missing else trade
@@ -131,6 +143,8 @@ class Room:
             here = self._on_the_way.get((source, to))
             if here:
                 arrived[source] = here.popleft()
+                if not here:
+                    del self._on_the_way[source, to]
             else:
                 self._awaited.setdefault((source, to), deque()).append(trade)
                 trade.missing += 1

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from thinwire.comm import answers
 from thinwire.comm.agenda import Agenda
-from thinwire.comm.base import (
+from thinwire.comm.network import Interfaces
+from thinwire.comm.rooms import Meeting, Message, Room, Trade
+from thinwire.comm.tasks import Task
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,
@@ -24,9 +27,6 @@ from thinwire.comm.base import (
     Traffic,
     count,
 )
-from thinwire.comm.network import Interfaces
-from thinwire.comm.rooms import Meeting, Message, Room, Trade
-from thinwire.comm.tasks import Task
 
 WAITS: Final = object()
 ANSWERS: dict[type, Callable[[Any], Sequence[Any]]] = {
@@ -102,9 +102,11 @@ class Switch:
 
     def _swap(self, task: Task[Any], request: SwapRequest) -> Any:
         room = self._room(task, request)
-        place, left = room.place[task.rank], self._agenda.now
+        place, left, peers = room.place[task.rank], self._agenda.now, request.peers
         count(self._traffic[task.rank], place, request)
-        for peer in request.peers:
+        if not self._instant:  # from the next neighbour on, as in real processes, lest all begin with the same one
+            peers = tuple(sorted(peers, key=lambda peer: (peer - place) % len(room.ranks)))
+        for peer in peers:
             sent = self._carry(task.rank, room.ranks[peer], request.x.clone(), self._swapped, room, place, peer)
             left = max(left, sent)
         trade = room.trade(task, request, left)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar, final
 
 from thinwire.comm.answers import describe
-from thinwire.comm.base import Request
+from thinwire.core.comm import Request
 
 T = TypeVar("T")
 

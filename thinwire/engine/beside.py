@@ -16,9 +16,9 @@ from concurrent.futures import TimeoutError as NotYet
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, final
 
-from thinwire.comm.base import Comm, Traffic, Wait
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Now
+from thinwire.core.comm import Comm, Traffic, Wait
 from thinwire.engine.groups import Lent
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from thinwire.engine.plan import Parcel, chunks
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.exchange import Exchange
     from thinwire.engine.runner import Round
 

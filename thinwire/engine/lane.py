@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar, final
 
-from thinwire.comm.base import Wait
 from thinwire.comm.processes import Processes
+from thinwire.core.comm import Wait
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]

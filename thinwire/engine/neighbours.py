@@ -26,7 +26,7 @@ from thinwire.engine.beside import Beside, Box, BrokenEdge, Spawned
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Layout
     from thinwire.engine.shared import Shared
     from thinwire.exchange.pairs import Pairs

@@ -32,7 +32,7 @@ from thinwire.engine.stats import SAMPLE_EVERY, compression_error
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.exchange import Exchange
     from thinwire.core.method import Method
     from thinwire.engine.motion import Motion

@@ -9,7 +9,7 @@ from thinwire.core.clock import Clock, Now, Span
 from thinwire.engine.stats import Stats
 
 if TYPE_CHECKING:
-    from thinwire.comm.base import Traffic
+    from thinwire.core.comm import Traffic
 
 
 @final

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, TypeVar, final
 
 import torch.distributed as dist
 
-from thinwire.comm.base import Comm, Traffic, Wait
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Clock, Now
+from thinwire.core.comm import Comm, Traffic, Wait
 from thinwire.engine.beside import Beside, Threads
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.groups import Lent, Wanted, lend

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, TypeVar, final
 
-from thinwire.comm.base import Comm, Request
 from thinwire.comm.clock import VirtualClock
 from thinwire.comm.tasks import Event, Task
 from thinwire.core.clock import Clock
+from thinwire.core.comm import Comm, Request
 from thinwire.engine.beside import Beside, Box, Spawned
 from thinwire.engine.transport import Transport, Work
 

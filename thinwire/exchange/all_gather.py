@@ -51,8 +51,12 @@ class AllGather(Exchange):
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
+        arrived = await self.gather(x, state, ctx)
+        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))
+
+    async def gather(self, x: Tensor, state: State, ctx: Context) -> list[Tensor]:
+        """The first half: what `x` becomes is sent, and everybody's messages are taken, not decoded."""
         payload = self.channel.send(x, part(state, "send."), ctx)
         mine = empty(x) if payload is None else payload.data
         sizes = (self.channel.nbytes(ctx.layout),) * ctx.comm.size if self.channel.sends_always else None
-        arrived = await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)
-        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))
+        return await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)

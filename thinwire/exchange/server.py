@@ -16,6 +16,7 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, Scope, part
+from thinwire.exchange.all_reduce import AllReduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +55,11 @@ class Server(Exchange):
     def asynchronous(self) -> bool:
         """Steps may be added as they arrive."""
         return True
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -26,7 +26,7 @@ from thinwire.exchange.server import SERVER
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.engine.loop import Loop
 
 
