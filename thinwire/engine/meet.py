@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-import thinwire
+from thinwire.core.version import VERSION
 from thinwire.engine.groups import Wanted
 from thinwire.engine.handshake import handshake
 from thinwire.engine.motion import Motion, depth_of
@@ -44,7 +44,7 @@ def meet(
         )
     transport = ProcessTransport(group, wanted(method, group, settings), drops=settings.drop_dead)
     common = {
-        "thinwire version": thinwire.__version__,
+        "thinwire version": VERSION,
         "method": method.id,
         "the method's settings": method.to_json(),
         "seed": str(seed),

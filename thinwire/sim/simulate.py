@@ -16,7 +16,7 @@ from torch import nn
 from thinwire.comm.clock import VirtualClock
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
-from thinwire.sim.problem import Problem, named
+from thinwire.sim.problem import PROBLEMS, Problem
 from thinwire.sim.worker import Setting, Worker
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def simulate(
     if steps < 1:
         raise ValueError(f"simulate(steps={steps}) trains nothing; write steps=100")
     check_method(method, workers, drop_dead=False)
-    problem = named(task, workers, seed) if isinstance(task, str) else task
+    problem = PROBLEMS[task](workers, seed) if isinstance(task, str) else task
     clock = VirtualClock(workers, network, stragglers, seed)
     setting = Setting(problem, method, min_size, seed)
     everybody = [Worker(clock, rank, setting) for rank in range(workers)]

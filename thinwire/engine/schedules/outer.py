@@ -21,8 +21,8 @@ from thinwire.engine.events import StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
 
 if TYPE_CHECKING:
+    from thinwire.core.signals import Delta
     from thinwire.engine.loop import Loop
-    from thinwire.sync.signals import Delta
 
 
 @final
