@@ -40,7 +40,7 @@ def wrong_arguments() -> list[str]:
     frozen = net().requires_grad_(False)
     double = net().double()
     local = Method(AllGather(Channel(Identity())), Sync(of=Update(), every=4))
-    late = Method(AllGather(Channel(Identity())), Sync(staleness=2))
+    late = Method(AllGather(Channel(Identity())), Sync(staleness=None))
     return [
         said(lambda: tw.attach(model, opt, "qsgd")),  # type: ignore[arg-type]
         said(lambda: tw.attach(DistributedDataParallel(model), opt, tw.methods.qsgd())),
@@ -66,8 +66,8 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "is torch.float64; write model.float()",
         "exclude='0.wieght' matches no parameter; did you mean '0.weight'",
         "write exclude=['0.weight']",
-        "attach exchanges every step, at once",
-        "attach exchanges every step, at once",
+        "got all-gather with Sync(of=Update(), every=4, staleness=0, warmup=0): write Sync(), or Sync(of=Param())",
+        "all-gather has rounds that ranks take together",
         "write optimizer = thinwire.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",
         "exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)",

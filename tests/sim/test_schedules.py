@@ -163,7 +163,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     [
         (method(AllReduce(), staleness=None), "all-reduce has rounds that ranks take together"),
         (method(AllReduce(), Param(), staleness=1), "only gradients that all ranks exchange may come late"),
-        (method(Server(), staleness=None), r"a server adds every step of a worker; .* write Sync\(of=Update"),
+        (method(Server(), staleness=None), r"steps are for a server, .* write Sync\(\)"),
         (method(tw.methods.d_psgd().exchange, Delta(), every=2), "is for exchanges of all ranks"),
     ],
 )

@@ -20,9 +20,11 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         raise ValueError(f"attach exchanges gradients in every step; got {sync!r}: write Sync()")
     if sync.of.outer and (exchange.scope != "everybody" or sync.warmup):
         raise ValueError(f"{sync.of!r} is for exchanges of all ranks, without warm-up; got {method!r}")
-    if exchange.scope == "server" and sync.staleness is None and (not models or sync.every != 1):
+    served = exchange.scope == "server" and sync.staleness is None
+    if sync.of.added != served or (served and sync.every != 1):
         raise ValueError(
-            f"a server adds every step of a worker; got {sync!r}: write Sync(of=Update(), staleness=None)"
+            f"steps are for a server, which adds each of them: Method(Server(), Sync(of=Update(), staleness=None)); "
+            f"got {exchange.name} with {sync!r}: write Sync(), or Sync(of=Param()) to exchange models"
         )
     if exchange.scope == "neighbours":
         if not models:
