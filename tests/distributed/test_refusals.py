@@ -178,6 +178,8 @@ def fails_inside() -> str:
 
 
 class Broken:
+    agrees, carries_nan, remembers, measurable = True, False, False, False
+
     async def __call__(self, x: Tensor, state: Any, ctx: Any) -> Tensor:
         raise OSError("no room left")
 
