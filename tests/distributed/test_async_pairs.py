@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -114,36 +113,6 @@ def test_float32_models_keep_their_sum_to_rounding(compressed: str) -> None:
     given, got = sum(total for total, _, _ in ended), sum(model.double() for _, model, _ in ended)
     assert float((got - given).abs().max()) < 2e-4
     assert ended[0][2]["exchanges"] == 300
-
-
-def rates(slow: int, seconds: float, steps: int) -> list[float]:
-    """The median step of this rank, first with all ranks alike, then with one that takes ten times as long."""
-    medians = []
-    shared = begin(torch.zeros(D))
-    for phase in range(2):
-        dist.barrier()
-        lazy = phase == 1 and dist.get_rank() == slow
-        took = []
-        for _ in range(steps // 10 if lazy else steps):
-            begun = time.perf_counter()
-            time.sleep(10 * seconds if lazy else seconds)
-            shared.stepped(torch.zeros(D))
-            took.append(time.perf_counter() - begun)
-        medians.append(statistics.median(took))
-    shared.stop()
-    return medians
-
-
-@pytest.mark.parametrize("slow", [0, 1], ids=["answers", "asks"])
-def test_a_rank_ten_times_slower_does_not_slow_the_others(slow: int) -> None:
-    """It slows the others by less than 20%. A busy machine is given three attempts."""
-    for _ in range(3):
-        ended = on_ranks(rates, RANKS, slow, 0.02, 60)
-        assert ended[slow][1] > 5 * ended[slow][0]
-        ratios = [ended[rank][1] / ended[rank][0] for rank in range(RANKS) if rank != slow]
-        if max(ratios) < 1.2:
-            return
-    pytest.fail(f"steps of the others took {ratios} times as long")
 
 
 def until_death(victim: int, drop: bool, folder: str) -> None:
