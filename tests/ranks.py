@@ -13,9 +13,10 @@ import torch.distributed as dist
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.meeting import Meeting
 from thinwire.engine.watch import Watch, private_store
-from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
+from thinwire.lab.launch import GRACE, PRELOAD, Outcome, Say, launch, outcomes
 
 TIMEOUT = 100.0
+PRELOAD.append("pytest")  # every file of tests imports it, in every rank
 
 
 def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:

@@ -34,6 +34,9 @@ from thinwire.lab.net import Network
 from thinwire.lab.net.inside import enter
 
 GRACE = 10.0  # seconds in which the other ranks may fail by themselves
+PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "thinwire"]
+"""What the server imports once, for ranks to inherit. Making an optimizer imports `torch._dynamo`, which takes longer
+than importing torch. None of them starts a thread that a rank would miss."""
 Say = Callable[[Any], None]
 
 
@@ -80,7 +83,7 @@ def outcomes(
             f"{workers} ranks on {hosts.hosts} hosts: each takes one; write Network({workers}, {hosts.rate!r})"
         )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "thinwire"])
+    context.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as folder:
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before the block
         ranks: list[_Rank] = []
