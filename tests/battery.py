@@ -139,6 +139,8 @@ INSTANCES: list[Compressor] = [
     DctTopK(chunk=8, k=5),
 ]
 TIERS = [name for name in kernels.names() if name != "cpu"]
+NATIVE = [name for name in TIERS if name != "reference"]
+SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]
 LAYOUT = Layout(("conv", "bias", "empty", "fc"), ((8, 3, 3, 3), (8,), (0, 4), (10, 77)))  # 994 elements
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from battery import TIERS, vector
+from battery import NATIVE, TIERS, vector
 
 from thinwire import Key, kernels
 from thinwire.compressors.eden import CENTROIDS
@@ -18,20 +18,21 @@ from thinwire.kernels.hadamard import Blocking
 @pytest.mark.parametrize("k", range(17))
 def test_every_size_has_the_bits_of_the_reference(k: int) -> None:
     x = vector(1 << 17)
-    expected, got = x.clone(), x.clone()
+    expected = x.clone()
     with kernels.force("reference"):
         hadamard.hadamard(expected, 1 << k)
-    hadamard.hadamard(got, 1 << k)
-    assert torch.equal(got, expected)
+    for tier in NATIVE:
+        got = x.clone()
+        with kernels.force(tier):
+            hadamard.hadamard(got, 1 << k)
+        assert torch.equal(got, expected), tier
     hadamard.hadamard(got, 1 << k)  # its own inverse
     assert (got - x).abs().max() < 2e-6 * (k + 1)
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_the_matrix_is_hadamards(tier: str) -> None:
+def test_the_matrix_is_hadamards() -> None:
     h = torch.eye(128)
-    with kernels.force(tier):
-        hadamard.hadamard(h, 128)
+    hadamard.hadamard(h, 128)
     index = torch.arange(128)
     parity = torch.stack([(index[:, None] & index) >> bit & 1 for bit in range(7)]).sum(0) % 2
     assert torch.equal(h.sign(), 1.0 - 2.0 * parity)

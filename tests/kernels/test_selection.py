@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from battery import TIERS, vector
+from battery import NATIVE, vector
 from torch import Tensor
 
 from thinwire import Key, kernels
@@ -33,36 +33,39 @@ def case(n: int, kind: str) -> Tensor:
     return x
 
 
-def same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> bool:
+Pair = tuple[Tensor, Tensor]
+
+
+def same(a: Pair, b: Pair) -> bool:
     return torch.equal(a[0], b[0]) and torch.equal(a[1].view(torch.int32), b[1].view(torch.int32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", SIZES)
-def test_cpp_equals_torch(n: int, kind: str) -> None:
+def test_every_tier_equals_torch(n: int, kind: str) -> None:
     x = case(n, kind)
-    for k in sorted({0, 1, min(3, n), n // 100, n // 2, n}):
-        with kernels.force("reference"):
-            expected = selection.top(x, k)
-        assert same(selection.top(x, k), expected)
-    for block, k in ((64, 3), (4096, 64), (100, 100), (10, 20)):
-        if n < 5000:
-            with kernels.force("reference"):
-                expected = selection.top_blocks(x, block, k)
-            got = selection.top_blocks(x, block, k)
-            assert same(got, expected)
-            assert got[0].numel() == selection.block_entries(n, block, k)
-    for tau in (0.0, 1.0, 2.5, math.inf):
-        with kernels.force("reference"):
-            expected = selection.over(x, tau)
-        assert same(selection.over(x, tau), expected)
+
+    def selected() -> dict[str, Pair]:
+        out = {f"top {k}": selection.top(x, k) for k in {0, 1, min(3, n), n // 100, n // 2, n}}
+        out |= {f"over {tau}": selection.over(x, tau) for tau in (0.0, 1.0, 2.5, math.inf)}
+        for block, k in ((64, 3), (4096, 64), (100, 100), (10, 20)):
+            if n < 5000:
+                got = out[f"{k} of {block}"] = selection.top_blocks(x, block, k)
+                assert got[0].numel() == selection.block_entries(n, block, k)
+        return out
+
+    with kernels.force("reference"):
+        expected = selected()
+    for tier in NATIVE:
+        with kernels.force(tier):
+            got = selected()
+        for what, pair in expected.items():
+            assert same(got[what], pair), (what, tier)
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_the_largest_are_those_of_torch_topk(tier: str) -> None:
+def test_the_largest_are_those_of_torch_topk() -> None:
     x = vector(20_000, "heavy")
-    with kernels.force(tier):
-        places, values = selection.top(x, 200)
+    places, values = selection.top(x, 200)
     largest = torch.topk(x.abs(), 200).values
     assert torch.equal(values.abs().sort(descending=True).values, largest)
     assert torch.equal(x[places], values)

@@ -26,12 +26,14 @@ import torch
 
 from thinwire.codecs.native import codes, frame_bound, frame_into, unframe, unframe_into, whole
 from thinwire.core.codec import Codec
+from thinwire.kernels.dispatch import select
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 BAD_SYMBOL = -4  # see native.FAULTS
+AVX512 = 2  # see Kernels.vectors
 
 
 @final
@@ -77,13 +79,13 @@ class Rans(Codec):
         return used
 
 
-def encode(symbols: Tensor, out: Tensor, width: int = 8, vectors: bool = True) -> int:
-    """The bytes written to `out`, negative if it is too short. `vectors=False` gives the same by plain code."""
+def encode(symbols: Tensor, out: Tensor, width: int = 8) -> int:
+    """The bytes written to `out`, negative if it is too short; the same by plain code and by AVX-512."""
     arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), 1 << width)
-    return int(codes().rans_encode(*arguments, torch.get_num_threads(), vectors))
+    return int(codes().rans_encode(*arguments, torch.get_num_threads(), select(symbols).vectors >= AVX512))
 
 
-def decode(data: Tensor, out: Tensor, width: int, vectors: bool = True) -> int:
+def decode(data: Tensor, out: Tensor, width: int) -> int:
     """Fill `out`; returns a fault or 0."""
     arguments = (data.data_ptr(), data.numel(), out.data_ptr(), out.numel(), 1 << width, torch.get_num_threads())
-    return int(codes().rans_decode(*arguments, vectors))
+    return int(codes().rans_decode(*arguments, select(data).vectors >= AVX512))

@@ -52,10 +52,11 @@ def idct(y: Tensor) -> Tensor:
 
 def _sandwich(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     count, m, n = x.shape
-    if select(x).name != "reference":
+    tier = select(x)
+    if tier.name != "reference":
         x = x.contiguous()
         threads = torch.get_num_threads()
-        _cpp().sandwich(x.data_ptr(), count, m, n, left.data_ptr(), right.data_ptr(), threads)
+        _cpp().sandwich(x.data_ptr(), count, m, n, left.data_ptr(), right.data_ptr(), threads, tier.vectors)
         return x
     left, right = left.to(x.device), right.to(x.device)
     half = torch.zeros_like(x)

@@ -77,12 +77,17 @@ def native(x: Tensor) -> bool:
     return dispatch.select(x).name != "reference"
 
 
+def means(x: Tensor) -> tuple[int, int]:
+    """The threads and the instructions that C++ may use on `x`."""
+    return torch.get_num_threads(), dispatch.select(x).vectors
+
+
 def peak(x: Tensor) -> float:
     """The largest finite magnitude of float32 `x`."""
     if native(x):
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415  (the extension loads on first use)
 
-        return _hadamard.peak(x.data_ptr(), x.numel(), torch.get_num_threads())
+        return _hadamard.peak(x.data_ptr(), x.numel(), *means(x))
     return float(torch.where(x.isfinite(), x.abs(), 0.0).max()) if x.numel() else 0.0
 
 
@@ -101,7 +106,7 @@ def hadamard(x: Tensor, block: int) -> None:
     if native(x):
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
 
-        _hadamard.hadamard(x.data_ptr(), x.numel() // block, block, torch.get_num_threads())
+        _hadamard.hadamard(x.data_ptr(), x.numel() // block, block, *means(x))
     else:
         x.view(-1, block).copy_(_transform(x.view(-1, block)))
 
@@ -113,7 +118,7 @@ def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float =
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
 
         place = (x.data_ptr(), cut.n, cut.block, cut.last, list(words), factor)
-        _hadamard.rotate(*place, out.data_ptr(), torch.get_num_threads())
+        _hadamard.rotate(*place, out.data_ptr(), *means(x))
         return out
     out[: cut.n] = x * factor
     out[cut.n :] = 0.0
@@ -137,7 +142,7 @@ def unrotate_add(
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
 
         place = (r.data_ptr(), cut.n, cut.block, cut.last, list(words), unit, weight)
-        _hadamard.unrotate_add(*place, out.data_ptr(), torch.get_num_threads())
+        _hadamard.unrotate_add(*place, out.data_ptr(), *means(r))
         return
     for one in reversed(words):
         r = _each(r, cut).mul_(signs(one, cut.padded, r.device))

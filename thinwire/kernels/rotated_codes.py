@@ -54,7 +54,7 @@ def encode(
         codes = torch.empty(cut.padded, dtype=torch.uint8)
         scales = torch.empty(cut.count, dtype=torch.float64)
         place = (x.data_ptr(), cut.n, cut.block, cut.last, words, factor, tables.share, biased)
-        to = (codes.data_ptr(), scales.data_ptr(), torch.get_num_threads())
+        to = (codes.data_ptr(), scales.data_ptr(), *hadamard.means(x))
         _hadamard.encode(*place, *_plain(tables), *to)
         return codes, scales
     parts = [_encode(r, tables, biased=biased) for r in cut.parts(hadamard.rotate(x, cut, words, factor))]
@@ -69,7 +69,7 @@ def decode_add(
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
 
         place = (codes.data_ptr(), cut.n, cut.block, cut.last, words, tables.share)
-        to = (scales.data_ptr(), weight, out.data_ptr(), torch.get_num_threads())
+        to = (scales.data_ptr(), weight, out.data_ptr(), *hadamard.means(out))
         _hadamard.decode_add(*place, *_plain(tables), *to)
         return
     values = torch.cat([_values(part, tables).view(-1) for part in cut.parts(codes)])

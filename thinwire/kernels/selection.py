@@ -50,7 +50,7 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         indices = order[:k].sort().values
         return indices, x[indices]
     indices, values = torch.empty(k, dtype=torch.int64), torch.empty(k)
-    _cpp().top(x.data_ptr(), n, k, indices.data_ptr(), values.data_ptr(), torch.get_num_threads())
+    _cpp().top(x.data_ptr(), n, k, indices.data_ptr(), values.data_ptr(), *_means(x))
     return indices, values
 
 
@@ -69,7 +69,7 @@ def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
         parts = [top(part, k) for part in x.split(block)]  # splitting an empty vector gives one empty part
         return torch.cat([part[0] for part in parts]).to(torch.int32), torch.cat([part[1] for part in parts])
     places, values = torch.empty(count, dtype=torch.int32), torch.empty(count)
-    arguments = (places.data_ptr(), values.data_ptr(), torch.get_num_threads())
+    arguments = (places.data_ptr(), values.data_ptr(), *_means(x))
     _cpp().top_blocks(x.data_ptr(), n, block, k, *arguments)
     return places, values
 
@@ -97,7 +97,7 @@ def over(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     room = n // 16 + 64
     while True:
         indices, values = torch.empty(room, dtype=torch.int64), torch.empty(room)
-        arguments = (indices.data_ptr(), values.data_ptr(), torch.get_num_threads())
+        arguments = (indices.data_ptr(), values.data_ptr(), *_means(x))
         count = _cpp().over(x.data_ptr(), n, floor, room, *arguments)
         if count <= room:
             return indices[:count], values[:count]
@@ -167,6 +167,11 @@ def finite(x: Tensor) -> bool:
 
 def _plain(x: Tensor) -> bool:
     return select(x).name == "reference"
+
+
+def _means(x: Tensor) -> tuple[int, int]:
+    """The threads and the instructions that C++ may use."""
+    return torch.get_num_threads(), select(x).vectors
 
 
 def _length(x: Tensor) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from thinwire.kernels.spec import Blocks, Quant
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+VECTORS = {"avx512": 2, "avx2": 1, "portable": 0}
 
 
 def tiers() -> dict[str, Kernels]:
@@ -56,6 +57,7 @@ class CpuKernels(Kernels):
     def __init__(self, isa: str) -> None:
         self.isa = isa
         self.name = f"cpu-{isa}"
+        self.vectors = VECTORS[isa]
 
     def encode(
         self,
@@ -153,11 +155,11 @@ class CpuKernels(Kernels):
         _cpu.unfold(_check(symbols, torch.uint8, 0), symbols.numel())
 
     def crc32c(self, data: Tensor, crc: int = 0) -> int:
-        return _cpu.crc32c(_check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
+        return _cpu.crc32c(self.isa, _check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
 
     def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
         address = _check(data, torch.uint8, 0)
-        _cpu.seal(address, data.numel(), header, tail, remainder, torch.get_num_threads())
+        _cpu.seal(self.isa, address, data.numel(), header, tail, remainder, torch.get_num_threads())
 
     def sealed(self, data: Tensor) -> bool:
-        return _cpu.sealed(_check(data, torch.uint8, 0), data.numel(), torch.get_num_threads())
+        return _cpu.sealed(self.isa, _check(data, torch.uint8, 0), data.numel(), torch.get_num_threads())

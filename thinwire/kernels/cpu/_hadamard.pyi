@@ -1,6 +1,6 @@
 """Every address is that of a contiguous tensor, which the caller keeps alive."""
 
-def hadamard(x: int, blocks: int, block: int, threads: int) -> None: ...
+def hadamard(x: int, blocks: int, block: int, threads: int, vectors: int) -> None: ...
 def rotate(
     x: int, n: int, block: int, last: int, words: list[list[int]], factor: float, out: int, threads: int
 ) -> None: ...
@@ -14,6 +14,7 @@ def unrotate_add(
     weight: float,
     out: int,
     threads: int,
+    vectors: int,
 ) -> None: ...
 def encode(
     x: int,
@@ -31,6 +32,7 @@ def encode(
     codes: int,
     scales: int,
     threads: int,
+    vectors: int,
 ) -> None: ...
 def decode_add(
     codes: int,
@@ -47,5 +49,6 @@ def decode_add(
     weight: float,
     out: int,
     threads: int,
+    vectors: int,
 ) -> None: ...
-def peak(x: int, n: int, threads: int) -> float: ...
+def peak(x: int, n: int, threads: int, vectors: int) -> float: ...

@@ -139,10 +139,11 @@ TW_FOLDING uint32_t folded(const uint8_t* p, int64_t n, uint32_t crc) {
 }
 #endif
 
-uint32_t update(const uint8_t* p, int64_t n, uint32_t c) {
+uint32_t update(const uint8_t* p, int64_t n, uint32_t c, [[maybe_unused]] int vectors) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq")) return folded(p, n, c);
-    if (__builtin_cpu_supports("sse4.2")) return hardware(p, n, c);
+    if (vectors >= AVX512 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq"))
+        return folded(p, n, c);
+    if (vectors > ANY && __builtin_cpu_supports("sse4.2")) return hardware(p, n, c);
 #endif
     return software(p, n, c);
 }
@@ -153,20 +154,21 @@ struct Parts {
     const uint8_t* data;
     int64_t n;
     uint32_t* crc;
+    int vectors;
 };
 
 void part_range(void* ctx, int64_t b0, int64_t b1) {
     const Parts& p = *(const Parts*)ctx;
     for (int64_t b = b0; b < b1; ++b) {
         int64_t start = b * BLOCK, n = p.n - start < BLOCK ? p.n - start : BLOCK;
-        p.crc[b] = update(p.data + start, n, 0);
+        p.crc[b] = update(p.data + start, n, 0, p.vectors);
     }
 }
 
 }  // namespace
 
 // A remainder is the checksum without its inversions: it starts from 0, and remainders of parts add up.
-uint32_t remainder32c(const uint8_t* data, int64_t n) { return update(data, n, 0); }
+uint32_t remainder32c(const uint8_t* data, int64_t n, int vectors) { return update(data, n, 0, vectors); }
 
 uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, uint32_t start) {
     const uint32_t shift = count > 1 ? zeros(size) : 0, last = zeros(n - (count - 1) * size);
@@ -175,11 +177,11 @@ uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, 
     return c;
 }
 
-uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads) {
-    if (threads < 2 || n < 8 * BLOCK) return ~update(data, n, ~crc);
+uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads, int vectors) {
+    if (threads < 2 || n < 8 * BLOCK) return ~update(data, n, ~crc, vectors);
     const int64_t count = (n + BLOCK - 1) / BLOCK;
     std::vector<uint32_t> parts(count);
-    Parts p{data, n, parts.data()};
+    Parts p{data, n, parts.data(), vectors};
     parallel_for(count, 4, threads, part_range, &p);
     return ~join32c(parts.data(), count, BLOCK, n, ~crc);
 }

@@ -11,12 +11,6 @@
 namespace nb = nanobind;
 using Address = uintptr_t;
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define TW_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define TW_CLONES
-#endif
-
 namespace {
 
 constexpr int64_t WORTH = 1 << 21;  // multiplications worth a thread of their own
@@ -55,9 +49,10 @@ struct Sandwich {
     float* x;
     int64_t rows, cols;
     const float *left, *right;
+    int vectors;
 };
 
-TW_CLONES void each(const Sandwich& s, float* between, int64_t begin, int64_t end) {
+inline __attribute__((always_inline)) void each(const Sandwich& s, float* between, int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
         float* one = s.x + at * s.rows * s.cols;
         product(one, s.right, between, s.rows, s.cols, s.cols);
@@ -65,15 +60,29 @@ TW_CLONES void each(const Sandwich& s, float* between, int64_t begin, int64_t en
     }
 }
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) void each_avx512(const Sandwich& s, float* between, int64_t begin, int64_t end) {
+    each(s, between, begin, end);
+}
+__attribute__((target("avx2"))) void each_avx2(const Sandwich& s, float* between, int64_t begin, int64_t end) {
+    each(s, between, begin, end);
+}
+#endif
+
 void range(void* ctx, int64_t begin, int64_t end) {
     const Sandwich& s = *static_cast<const Sandwich*>(ctx);
     std::vector<float> between(s.rows * s.cols);
+#if defined(__x86_64__)
+    if (s.vectors >= AVX512 && __builtin_cpu_supports("avx512f")) return each_avx512(s, between.data(), begin, end);
+    if (s.vectors >= AVX2 && __builtin_cpu_supports("avx2")) return each_avx2(s, between.data(), begin, end);
+#endif
     each(s, between.data(), begin, end);
 }
 
-void sandwich(Address x, int64_t count, int64_t rows, int64_t cols, Address left, Address right, int threads) {
+void sandwich(Address x, int64_t count, int64_t rows, int64_t cols, Address left, Address right, int threads,
+              int vectors) {
     nb::gil_scoped_release release;
-    Sandwich s{(float*)x, rows, cols, (const float*)left, (const float*)right};
+    Sandwich s{(float*)x, rows, cols, (const float*)left, (const float*)right, vectors};
     parallel_for(count, WORTH / (rows * cols * (rows + cols)) + 1, threads, range, &s);
 }
 

@@ -100,7 +100,7 @@ void encode_batches(void* ctx, int64_t b0, int64_t b1) {
         for (int64_t c = b * f.batch; c < (b + 1) * f.batch && c * f.chunk < j.n; ++c) encode_chunk(f, c, buf.p);
         if (f.crc) {
             const int64_t from = code_bytes(j.spec, begin), to = code_bytes(j.spec, end < j.n ? end : j.n);
-            f.crc[b] = remainder32c(j.codes + from, to - from);
+            f.crc[b] = remainder32c(j.codes + from, to - from, VECTORS);
         }
     }
 }

@@ -71,11 +71,11 @@ TW_INLINE void code_range(const Table& t, const float* r, int64_t from, int64_t 
     }
 }
 
-TW_CLONES void rotate_blocks(const Plan& p, const float* x, float factor, float* out, int64_t begin, int64_t end) {
+TW_INLINE void rotate_blocks(const Plan& p, const float* x, float factor, float* out, int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) forward(p, b, x, factor, out + b * p.block);
 }
 
-TW_CLONES void hadamard_blocks(float* x, int64_t block, int64_t begin, int64_t end) {
+TW_INLINE void hadamard_blocks(float* x, int64_t block, int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) transform(x + b * block, block);
 }
 
@@ -84,7 +84,7 @@ TW_INLINE double product_sum(const float* __restrict x, const float* __restrict 
     return halving_sum(a, n);
 }
 
-TW_CLONES void encode_blocks(const Code& c, const float* x, float factor, uint8_t* codes, double* scales,
+TW_INLINE void encode_blocks(const Code& c, const float* x, float factor, uint8_t* codes, double* scales,
                              int64_t begin, int64_t end) {
     std::vector<float> r(c.plan.block), near(c.plan.block);
     std::vector<double> a(c.plan.block);
@@ -135,7 +135,7 @@ TW_INLINE void add_scaled(const float* __restrict r, int64_t n, float s, float w
     }
 }
 
-TW_CLONES void unrotate_add_blocks(const Plan& p, float* r, float s, float weight, float* out, int64_t begin,
+TW_INLINE void unrotate_add_blocks(const Plan& p, float* r, float s, float weight, float* out, int64_t begin,
                                    int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
         backward(p, b, r + b * p.block);
@@ -143,7 +143,7 @@ TW_CLONES void unrotate_add_blocks(const Plan& p, float* r, float s, float weigh
     }
 }
 
-TW_CLONES void decode_blocks(const Code& c, const uint8_t* codes, const float* scales, float weight, float* out,
+TW_INLINE void decode_blocks(const Code& c, const uint8_t* codes, const float* scales, float weight, float* out,
                              int64_t begin, int64_t end) {
     std::vector<float> r(c.plan.block);
     for (int64_t b = begin; b < end; ++b) {
@@ -155,7 +155,7 @@ TW_CLONES void decode_blocks(const Code& c, const uint8_t* codes, const float* s
     }
 }
 
-TW_CLONES uint32_t peak_of(const uint32_t* x, int64_t n) {
+TW_INLINE uint32_t peak_of(const uint32_t* x, int64_t n) {
     uint32_t top = 0;
     for (int64_t i = 0; i < n; ++i) {
         uint32_t b = x[i] & 0x7FFFFFFFu;
@@ -165,10 +165,34 @@ TW_CLONES uint32_t peak_of(const uint32_t* x, int64_t n) {
     return top;
 }
 
+#define TW_BLOCKS [&](int64_t begin, int64_t end) __attribute__((always_inline))
+
+#if defined(__x86_64__)
 template <class F>
-void over_blocks(int64_t count, int64_t block, int threads, F fn) {
+__attribute__((target("avx2"))) void call_avx2(const F& fn, int64_t begin, int64_t end) {
+    fn(begin, end);
+}
+#endif
+
+// Calls `fn`, which is inlined, with the instructions that `vectors` allows.
+template <class F>
+void over_blocks(int64_t count, int64_t block, int threads, int vectors, F fn) {
+    struct Work {
+        F& fn;
+        bool avx2;
+    } work{fn, vectors >= AVX2};
+#if defined(__x86_64__)
+    work.avx2 &= (bool)__builtin_cpu_supports("avx2");
+#endif
     parallel_for(count, std::max<int64_t>(1, (1 << 15) / block), threads,
-                 [](void* f, int64_t begin, int64_t end) { (*static_cast<F*>(f))(begin, end); }, &fn);
+                 [](void* ctx, int64_t begin, int64_t end) {
+                     const Work& w = *static_cast<Work*>(ctx);
+#if defined(__x86_64__)
+                     if (w.avx2) return call_avx2(w.fn, begin, end);
+#endif
+                     w.fn(begin, end);
+                 },
+                 &work);
 }
 
 using Words = std::vector<std::vector<uint32_t>>;
@@ -181,26 +205,26 @@ Plan plan_of(int64_t n, int64_t block, int64_t last, const Words& words, int thr
 }
 
 void rotate(Address x, int64_t n, int64_t block, int64_t last, const Words& words, float factor, Address out,
-            int threads) {
+            int threads, int vectors) {
     Plan p = plan_of(n, block, last, words, threads);
     nb::gil_scoped_release release;
-    over_blocks(p.count(), block, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(p.count(), block, threads, vectors, TW_BLOCKS {
         rotate_blocks(p, reinterpret_cast<const float*>(x), factor, reinterpret_cast<float*>(out), begin, end);
     });
 }
 
 void unrotate_add(Address r, int64_t n, int64_t block, int64_t last, const Words& words, float unit, float weight,
-                  Address out, int threads) {
+                  Address out, int threads, int vectors) {
     Plan p = plan_of(n, block, last, words, threads);
     nb::gil_scoped_release release;
-    over_blocks(p.count(), block, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(p.count(), block, threads, vectors, TW_BLOCKS {
         unrotate_add_blocks(p, reinterpret_cast<float*>(r), unit, weight, reinterpret_cast<float*>(out), begin, end);
     });
 }
 
-void hadamard(Address x, int64_t blocks, int64_t block, int threads) {
+void hadamard(Address x, int64_t blocks, int64_t block, int threads, int vectors) {
     nb::gil_scoped_release release;
-    over_blocks(blocks, block, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(blocks, block, threads, vectors, TW_BLOCKS {
         hadamard_blocks(reinterpret_cast<float*>(x), block, begin, end);
     });
 }
@@ -224,10 +248,10 @@ Code code_of(Plan plan, double share, bool biased, const Floats& high, const Flo
 
 void encode(Address x, int64_t n, int64_t block, int64_t last, const Words& words, float factor, double share,
             bool biased, const Floats& high, int high_bits, const Floats& low, int low_bits, Address codes,
-            Address scales, int threads) {
+            Address scales, int threads, int vectors) {
     Code c = code_of(plan_of(n, block, last, words, threads), share, biased, high, low, high_bits, low_bits);
     nb::gil_scoped_release release;
-    over_blocks(c.plan.count(), block, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(c.plan.count(), block, threads, vectors, TW_BLOCKS {
         encode_blocks(c, reinterpret_cast<const float*>(x), factor, reinterpret_cast<uint8_t*>(codes),
                       reinterpret_cast<double*>(scales), begin, end);
     });
@@ -235,21 +259,21 @@ void encode(Address x, int64_t n, int64_t block, int64_t last, const Words& word
 
 void decode_add(Address codes, int64_t n, int64_t block, int64_t last, const Words& words, double share,
                 const Floats& high, int high_bits, const Floats& low, int low_bits, Address scales, float weight,
-                Address out, int threads) {
+                Address out, int threads, int vectors) {
     Code c = code_of(plan_of(n, block, last, words, threads), share, false, high, low, high_bits, low_bits);
     nb::gil_scoped_release release;
-    over_blocks(c.plan.count(), block, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(c.plan.count(), block, threads, vectors, TW_BLOCKS {
         decode_blocks(c, reinterpret_cast<const uint8_t*>(codes), reinterpret_cast<const float*>(scales), weight,
                       reinterpret_cast<float*>(out), begin, end);
     });
 }
 
-float peak(Address x, int64_t n, int threads) {
+float peak(Address x, int64_t n, int threads, int vectors) {
     nb::gil_scoped_release release;
     constexpr int64_t PART = 1 << 16;
     int64_t parts = (n + PART - 1) / PART;
     std::vector<uint32_t> tops(parts, 0);
-    over_blocks(parts, PART, threads, [&](int64_t begin, int64_t end) {
+    over_blocks(parts, PART, threads, vectors, TW_BLOCKS {
         for (int64_t i = begin; i < end; ++i)
             tops[i] = peak_of(reinterpret_cast<const uint32_t*>(x) + i * PART, std::min(PART, n - i * PART));
     });

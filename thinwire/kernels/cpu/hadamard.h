@@ -7,11 +7,6 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define TW_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define TW_CLONES
-#endif
 #define TW_INLINE inline __attribute__((always_inline))
 
 namespace {

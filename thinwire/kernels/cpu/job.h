@@ -7,6 +7,8 @@ enum Kind { SIGNED = 0, UNSIGNED = 1, SIGN = 2, DITHER = 3, NATURAL = 4, PAIR = 
 // How a block finds its scale.
 enum Norm { MAX = 0, L2 = 1, MEAN = 2, RANGE = 3, UNIT = 4, NONE = 5, SIDES = 6, CLIPPED = 7 };
 enum Dtype { F32 = 0, BF16 = 1, F16 = 2 };
+// Which instructions code outside the passes may use where the CPU has them. Values are those of `Kernels.vectors`.
+enum Vectors { ANY = 0, AVX2 = 1, AVX512 = 2 };
 
 // Blocks share one scale: equal sizes, or the ragged boundaries starts[0..count].
 struct Blocks {
@@ -77,7 +79,7 @@ constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segmen
 // Calls fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain`
 // items.
 void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx);
-uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads);
-uint32_t remainder32c(const uint8_t* data, int64_t n);
+uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads, int vectors);
+uint32_t remainder32c(const uint8_t* data, int64_t n, int vectors);
 // The remainder of `count` parts of `size` bytes (the last one may be shorter; n in all), continuing from `start`.
 uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, uint32_t start);

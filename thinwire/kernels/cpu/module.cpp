@@ -36,6 +36,8 @@ const Passes& passes(const std::string& isa) {
     throw std::invalid_argument("no kernels for instruction set '" + isa + "'");
 }
 
+int vectors_of(const std::string& isa) { return isa == "avx512" ? AVX512 : isa == "avx2" ? AVX2 : ANY; }
+
 using Words = std::vector<uint32_t>;  // key0, key1, counter0 .. counter3
 
 Noise noise_of(const Words& w) { return {{w.at(0), w.at(1)}, {w.at(2), w.at(3), w.at(4), w.at(5)}}; }
@@ -121,9 +123,10 @@ bool copy(const std::string& isa, Address x, int64_t n, Address out, int threads
     return p.copy(reinterpret_cast<const float*>(x), n, reinterpret_cast<float*>(out), threads);
 }
 
-uint32_t checksum(Address data, int64_t n, uint32_t crc, int threads) {
+uint32_t checksum(const std::string& isa, Address data, int64_t n, uint32_t crc, int threads) {
+    const int vectors = vectors_of(isa);
     nb::gil_scoped_release release;
-    return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads);
+    return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads, vectors);
 }
 
 // A payload: a header whose last four bytes are the checksum of those before it and, where a flag says so, of the body.
@@ -131,27 +134,30 @@ constexpr int64_t HEADER = 32, COVERED = 28, FLAGS = 5;
 constexpr uint8_t CHECKED = 1;
 
 // Write the header of `n` bytes at `data`; the last `tail` of them enter the checksum by their remainder.
-void seal(Address data, int64_t n, nb::bytes header, int64_t tail, uint32_t remainder, int threads) {
+void seal(const std::string& isa, Address data, int64_t n, nb::bytes header, int64_t tail, uint32_t remainder,
+          int threads) {
+    const int vectors = vectors_of(isa);
     uint8_t* p = reinterpret_cast<uint8_t*>(data);
     if (n < HEADER || (int64_t)header.size() != COVERED || tail > n - HEADER)
         throw std::invalid_argument("not the header of a payload");
     memcpy(p, header.c_str(), COVERED);
     nb::gil_scoped_release release;
-    uint32_t crc = crc32c(p, COVERED, 0, 1);
+    uint32_t crc = crc32c(p, COVERED, 0, 1, vectors);
     if (p[FLAGS] & CHECKED) {
-        crc = crc32c(p + HEADER, n - HEADER - tail, crc, threads);
+        crc = crc32c(p + HEADER, n - HEADER - tail, crc, threads, vectors);
         if (tail) crc = ~join32c(&remainder, 1, tail, tail, ~crc);
     }
     memcpy(p + COVERED, &crc, sizeof crc);
 }
 
 // Whether the checksum of a payload is right.
-bool sealed(Address data, int64_t n, int threads) {
+bool sealed(const std::string& isa, Address data, int64_t n, int threads) {
+    const int vectors = vectors_of(isa);
     const uint8_t* p = reinterpret_cast<const uint8_t*>(data);
     if (n < HEADER) return false;
     nb::gil_scoped_release release;
-    uint32_t crc = crc32c(p, COVERED, 0, 1), said;
-    if (p[FLAGS] & CHECKED) crc = crc32c(p + HEADER, n - HEADER, crc, threads);
+    uint32_t crc = crc32c(p, COVERED, 0, 1, vectors), said;
+    if (p[FLAGS] & CHECKED) crc = crc32c(p + HEADER, n - HEADER, crc, threads, vectors);
     memcpy(&said, p + COVERED, sizeof said);
     return crc == said;
 }

@@ -64,27 +64,28 @@ COLLECT(
     })
 #endif
 
-Collect choose() {
+Collect choose([[maybe_unused]] int vectors) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("bmi")) return collect_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi")) return collect_avx2;
+    const bool bmi = __builtin_cpu_supports("bmi");
+    if (vectors >= AVX512 && bmi && __builtin_cpu_supports("avx512f")) return collect_avx512;
+    if (vectors >= AVX2 && bmi && __builtin_cpu_supports("avx2")) return collect_avx2;
 #endif
     return collect_portable;
 }
 
 // The elements that reach `floor`, in consecutive parts; the memory of `found` is reused.
-void collect(const uint32_t* x, int64_t n, uint32_t floor, int threads, std::vector<Indices>& found) {
+void collect(const uint32_t* x, int64_t n, uint32_t floor, int threads, Collect run, std::vector<Indices>& found) {
     int parts = (int)std::max<int64_t>(1, std::min<int64_t>(threads, n / GRAIN));
     found.resize(parts);
     for (auto& part : found) part.clear();
-    if (parts == 1) return choose()(x, 0, n, floor, found[0]);
+    if (parts == 1) return run(x, 0, n, floor, found[0]);
     struct Job {
         Collect run;
         const uint32_t* x;
         int64_t n, parts;
         uint32_t floor;
         std::vector<Indices>& found;
-    } job{choose(), x, n, parts, floor, found};
+    } job{run, x, n, parts, floor, found};
     parallel_for(parts, 1, parts, [](void* ctx, int64_t begin, int64_t end) {
         Job& j = *static_cast<Job*>(ctx);
         for (int64_t p = begin; p < end; ++p) j.run(j.x, j.n * p / j.parts, j.n * (p + 1) / j.parts, j.floor, j.found[p]);
@@ -136,14 +137,15 @@ struct Scratch {
 
 // Indices (ascending) and values of the k largest magnitudes, 0 < k <= n.
 template <class Index>
-void top(const uint32_t* x, int64_t n, int64_t k, Index* indices, uint32_t* values, int threads, Scratch& scratch) {
+void top(const uint32_t* x, int64_t n, int64_t k, Index* indices, uint32_t* values, int threads, Collect run,
+         Scratch& scratch) {
     std::vector<Indices>& found = scratch.found;
     std::vector<uint32_t>& keys = scratch.keys;
     int64_t count = 0;
     uint32_t floor = 0;
     for (double slack = 1; count < k; slack *= 8) {
         floor = k == n ? 0 : guess(x, n, k, slack, keys);
-        collect(x, n, floor, threads, found);
+        collect(x, n, floor, threads, run, found);
         count = size_of(found);
     }
     keys.clear();
@@ -166,21 +168,25 @@ void top(const uint32_t* x, int64_t n, int64_t k, Index* indices, uint32_t* valu
 
 const uint32_t* bits(Address x) { return reinterpret_cast<const uint32_t*>(x); }
 
-void top_of(Address x, int64_t n, int64_t k, Address indices, Address values, int threads) {
+void top_of(Address x, int64_t n, int64_t k, Address indices, Address values, int threads, int vectors) {
     nb::gil_scoped_release release;
     Scratch scratch;
     int64_t* index = reinterpret_cast<int64_t*>(indices);
-    if (k > 0) top(bits(x), n, k, index, reinterpret_cast<uint32_t*>(values), threads, scratch);
+    uint32_t* value = reinterpret_cast<uint32_t*>(values);
+    if (k > 0) top(bits(x), n, k, index, value, threads, choose(vectors), scratch);
 }
 
 // The k largest of every `block` elements; the last block may be shorter. Indices are those inside the block.
-void top_of_blocks(Address x, int64_t n, int64_t block, int64_t k, Address indices, Address values, int threads) {
+void top_of_blocks(Address x, int64_t n, int64_t block, int64_t k, Address indices, Address values, int threads,
+                   int vectors) {
     struct Job {
         const uint32_t* x;
         int64_t n, block, k;
         int32_t* indices;
         uint32_t* values;
-    } job{bits(x), n, block, std::min(k, block), reinterpret_cast<int32_t*>(indices), reinterpret_cast<uint32_t*>(values)};
+        Collect run;
+    } job{bits(x), n, block, std::min(k, block), reinterpret_cast<int32_t*>(indices),
+          reinterpret_cast<uint32_t*>(values), choose(vectors)};
     nb::gil_scoped_release release;
     parallel_for((n + block - 1) / block, std::max<int64_t>(1, GRAIN / block), threads,
                  [](void* ctx, int64_t begin, int64_t end) {
@@ -189,17 +195,18 @@ void top_of_blocks(Address x, int64_t n, int64_t block, int64_t k, Address indic
                      for (int64_t b = begin; b < end; ++b) {
                          int64_t size = std::min(j.block, j.n - b * j.block), at = b * j.k;
                          const uint32_t* part = j.x + b * j.block;
-                         top(part, size, std::min(j.k, size), j.indices + at, j.values + at, 1, scratch);
+                         top(part, size, std::min(j.k, size), j.indices + at, j.values + at, 1, j.run, scratch);
                      }
                  },
                  &job);
 }
 
 // Counts the elements whose magnitude is at least `floor`, and writes them if there are no more than `room`.
-int64_t over(Address x, int64_t n, uint32_t floor, int64_t room, Address indices, Address values, int threads) {
+int64_t over(Address x, int64_t n, uint32_t floor, int64_t room, Address indices, Address values, int threads,
+             int vectors) {
     nb::gil_scoped_release release;
     std::vector<Indices> found;
-    collect(bits(x), n, floor, threads, found);
+    collect(bits(x), n, floor, threads, choose(vectors), found);
     int64_t count = size_of(found);
     if (count > room) return count;
     int64_t* index = reinterpret_cast<int64_t*>(indices);

@@ -1,0 +1,126 @@
+"""Every tier gives the bits of the reference: encode, decode, add and feed back, on every kind of input.
+
+What the numbers mean is tested elsewhere, on the fastest tier alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from battery import INSTANCES, LAYOUT, NATIVE, SIZES, vector
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from thinwire import Key, Layout, kernels
+from thinwire.compressors import AtomoSpectral, DctTopK
+from thinwire.core.compressor import Compressor, encode_with_feedback
+
+each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+KINDS = ["gauss", "heavy", "one-hot", "constant", "denormal", "zero"]
+TOP = torch.finfo(torch.float32).max
+RAGGED = Layout(("a", "b", "c"), ((300_001,), (7, 13), (64, 33)))
+"""Long enough for two threads and for blocks of several segments; tensors that end inside tiles."""
+SLOW = (AtomoSpectral(), DctTopK(chunk=8, k=5))  # a library's SVD; thousands of blocks, one by one in the reference
+
+
+def spoilt(bad: float, places: tuple[int, ...] = (5, 900), dtype: torch.dtype = torch.float32) -> Tensor:
+    """`LAYOUT.numel` elements, of which a few are not finite."""
+    x = vector(LAYOUT.numel).to(dtype)
+    x[list(places)] = bad
+    return x
+
+
+def inputs() -> Iterator[tuple[str, Tensor, Layout]]:
+    """Every kind of vector, every size, every type, and what is not finite."""
+    for kind in KINDS:
+        yield kind, vector(LAYOUT.numel, kind), LAYOUT
+    for number, n in enumerate(SIZES):
+        kind = KINDS[number % len(KINDS)]
+        yield f"{n} of {kind}", vector(n, kind), Layout.flat(n)
+    signed = torch.zeros(700)
+    signed[::3] = -0.0
+    yield "signed zeros", signed, Layout.flat(700)
+    for sign in (1.0, -1.0):
+        yield f"{sign * 3e38}", torch.full((700,), sign * 3e38), Layout.flat(700)
+    top = torch.zeros(512)
+    top[0], top[1] = TOP, -TOP / 4
+    yield "the largest float", top, Layout.flat(512)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        yield f"{bad}", spoilt(bad), LAYOUT
+    yield "nan and inf", spoilt(torch.nan) + spoilt(torch.inf, (6, 500)), LAYOUT
+    for dtype in (torch.bfloat16, torch.float16):
+        x = vector(1100, "heavy").to(dtype)
+        x[:3] = torch.tensor([6e-8, -5e-6, 0.0]).to(dtype)  # denormals of fp16
+        yield f"{dtype}", x, Layout.flat(1100)
+        yield f"nan in {dtype}", spoilt(torch.nan, dtype=dtype), LAYOUT
+
+
+def outcome(c: Compressor, x: Tensor, layout: Layout, key: Key) -> dict[str, Tensor]:
+    """All that a compressor does with a vector."""
+    payload = c.encode(x, layout, key)
+    added = vector(layout.numel, seed=9)
+    c.decode_add(payload, layout, added, 0.25)
+    residual = vector(layout.numel, seed=3) * 0.1
+    fed = encode_with_feedback(c, x, residual, layout, key, alpha=0.5, beta=0.75)
+    decoded = c.decode(payload, layout, key=key)
+    return {"payload": payload.data, "decoded": decoded, "added": added, "fed": fed.data, "residual": residual}
+
+
+def bits(t: Tensor) -> Tensor:
+    """What is compared: zeros have signs, and a NaN is a NaN."""
+    return torch.where(t.isnan(), torch.nan, t).view(torch.int32) if t.is_floating_point() else t
+
+
+def check(c: Compressor, name: str, x: Tensor, layout: Layout, key: Key) -> None:
+    with kernels.force("reference"):
+        expected = outcome(c, x, layout, key)
+    for tier in NATIVE:
+        with kernels.force(tier):
+            got = outcome(c, x, layout, key)
+        for what, value in expected.items():
+            assert torch.equal(bits(got[what]), bits(value)), f"{what} of {name} on {tier}"
+
+
+@each_instance
+def test_every_kind_of_input(c: Compressor) -> None:
+    keys = [Key(seed=4, step=7), Key(seed=2**64 - 1, step=2**32 - 1, rank=3, hop=1, offset=1024)]
+    for number, (name, x, layout) in enumerate(inputs()):
+        check(c, name, x, layout, keys[number % 2])
+
+
+@each_instance
+@given(data=st.data())
+@settings(max_examples=6)
+def test_any_floats(c: Compressor, data: st.DataObject) -> None:
+    n = data.draw(st.one_of(st.integers(0, 40), st.integers(500, 2100)), label="n")
+    floats = arrays(np.float32, n, elements=st.floats(width=32), fill=st.just(0.5))
+    check(c, f"{n} floats", torch.from_numpy(data.draw(floats)), Layout.flat(n), Key(seed=n))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@each_instance
+def test_long_and_ragged_input(c: Compressor) -> None:
+    layout = Layout.flat(5003) if c in SLOW else RAGGED
+    x, key = vector(layout.numel, "heavy"), Key(seed=4)
+    with kernels.force("reference"):
+        expected = c.encode(x, layout, key)
+        value = c.decode(expected, layout, key=key)
+    for number, tier in enumerate(NATIVE):
+        with kernels.force(tier), threads(1 + number % 2):
+            assert torch.equal(c.encode(x, layout, key).data, expected.data), tier
+            assert torch.equal(c.decode(expected, layout, key=key), value), tier
