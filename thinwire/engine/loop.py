@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from thinwire.core.types import Layout
 from thinwire.engine.events import Event, Next
 from thinwire.engine.filling import Filling, Place
 
@@ -92,6 +93,23 @@ class Loop:
     def models(self) -> list[Tensor]:
         """A copy of the parameters as they are, by bucket."""
         return [torch.cat([one.parameter.detach().flatten().float() for one in members]) for members in self.members]
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors of all buckets in one vector."""
+        items = [item for bucket in self.buckets for item in bucket.items]
+        return Layout(tuple(item.name for item in items), tuple(item.shape for item in items))
+
+    def model(self) -> Tensor:
+        """A copy of the parameters as they are, in one vector."""
+        return torch.cat(self.models())
+
+    @torch.no_grad()
+    def set(self, model: Tensor) -> None:
+        """Set the parameters to those of a vector."""
+        members = [one for some in self.members for one in some]
+        for one, part in zip(members, model.split([one.item.numel for one in members]), strict=True):
+            one.parameter.copy_(part.view(one.parameter.shape))
 
     @torch.no_grad()
     def take(self) -> None:

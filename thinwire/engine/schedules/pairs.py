@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
-from thinwire.core.types import Layout
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.neighbours import Neighbours
 from thinwire.engine.schedules.base import Schedule
@@ -32,8 +31,7 @@ class Pairs(Schedule):
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         loop.extra("model")
-        items = [item for bucket in loop.buckets for item in bucket.items]
-        self._layout = Layout(tuple(item.name for item in items), tuple(item.shape for item in items))
+        self._layout = loop.layout
         self._neighbours: Neighbours | None = None
 
     def begin(self) -> None:
@@ -44,7 +42,7 @@ class Pairs(Schedule):
         self._neighbours = Neighbours(
             exchange,
             beside,
-            Shared(self._model()),
+            Shared(self.loop.model()),
             self._layout,
             seed=loop.runner.seed,
             pace=loop.method.sync.every,
@@ -60,14 +58,14 @@ class Pairs(Schedule):
         while True:
             event = await loop.next(StepBegins, Ends)
             if isinstance(event, Ends):
-                self._take(await self._stop())
+                self.loop.set(await self._stop())
                 return
             loop.skipping.look()
-            before = self._model() if before is None else before
+            before = self.loop.model() if before is None else before
             await loop.next(StepEnds)
             if loop.quiet():
                 continue
-            self._take(await neighbours.stepped(self._model() - before))
+            self.loop.set(await neighbours.stepped(self.loop.model() - before))
             before = None
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
@@ -85,7 +83,7 @@ class Pairs(Schedule):
         model = torch.cat([bucket.extra["model"] for bucket in self.loop.buckets])
         with self._neighbours.shared.held() as x:
             x.copy_(model)
-        self._take(model)
+        self.loop.set(model)
 
     def report(self) -> dict[str, float]:
         """The figures of `Neighbours`, such as exchanges and the staleness of gradients."""
@@ -94,12 +92,3 @@ class Pairs(Schedule):
     async def _stop(self) -> Tensor:
         assert self._neighbours is not None
         return await self._neighbours.stop(self.loop.transport.timeout)
-
-    def _model(self) -> Tensor:
-        return torch.cat(self.loop.models())
-
-    @torch.no_grad()
-    def _take(self, model: Tensor) -> None:
-        members = [one for some in self.loop.members for one in some]
-        for one, part in zip(members, model.split(self._layout.sizes), strict=True):
-            one.parameter.copy_(part.view(one.parameter.shape))
