@@ -10,8 +10,10 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+from thinwire.lab import launch
 from thinwire.lab.net.tools import call, check
 
+launch.PRELOAD += ["pytest", "sklearn.datasets"]  # what many tests import in every rank
 settings.register_profile("thinwire", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("thinwire")
 

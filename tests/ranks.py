@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,9 @@ import torch.distributed as dist
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.meeting import Meeting
 from thinwire.engine.watch import Watch, private_store
-from thinwire.lab.launch import GRACE, PRELOAD, Outcome, Say, launch, outcomes
+from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
 
 TIMEOUT = 100.0
-PRELOAD.append("pytest")  # every file of tests imports it, in every rank
 
 
 def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
@@ -29,6 +32,27 @@ def endings(
 ) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
     return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace)
+
+
+def as_torchrun(program: Callable[..., Any], workers: int, *args: Any) -> list[str]:
+    """What `program(*args)` prints on each rank, where it finds what torchrun leaves for it: no group, and variables.
+
+    A test of torchrun itself takes seconds of imports; examples/plain_loop.py is run by it.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as folder:
+        return on_ranks(_by_variables, workers, folder, store.port, *_where(program), *args)
+
+
+def _by_variables(folder: str, port: int, path: str, name: str, *args: Any) -> str:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        _load_and_run(print, path, name, *args)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", size), rank=rank, world_size=size)
+    return printed.getvalue()
 
 
 def lent(wanted: Wanted) -> Lent:

@@ -1,18 +1,22 @@
-"""Every example runs in real processes, as its first lines say."""
+"""Every example runs in real processes: one as its first lines say, the others with what torchrun would give them."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ranks import as_torchrun
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("processes")
 
 
-def run(name: str) -> str:
+def torchrun(name: str) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, f"examples/{name}"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
@@ -21,9 +25,19 @@ def run(name: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["plain_loop.py", "ddp_hook.py"])
-def test_loops_learn_and_replicas_stay_equal(name: str) -> None:
-    out = run(name)
+def script(name: str) -> None:
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+
+
+def run(name: str) -> str:
+    first, *others = as_torchrun(script, 2, name)
+    assert others == [""]
+    return first
+
+
+@pytest.mark.parametrize(("name", "how"), [("plain_loop.py", torchrun), ("ddp_hook.py", run)])
+def test_loops_learn_and_replicas_stay_equal(name: str, how: Callable[[str], str]) -> None:
+    out = how(name)
     losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", out)]
     assert losses[-1] < 0.3 * losses[0]
     assert "replicas bitwise equal: True" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import sys
@@ -109,7 +110,11 @@ def test_a_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_report_of_every_recorded_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(DATA.glob("*.csv"))
+    """Their first hundred rows."""
+    files = []
+    for path in sorted(DATA.glob("*.csv")):
+        with path.open() as file:
+            files.append(write(tmp_path / path.name, "".join(itertools.islice(file, 101))))
     out = tmp_path / "new" / "report.html"
     assert main(["report", *map(str, files), "--out", str(out), "--title", "All <of> it", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

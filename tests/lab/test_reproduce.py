@@ -13,7 +13,7 @@ from thinwire.cli.app import main
 from thinwire.exchange.mix import Mix
 from thinwire.lab import bench_eta, figures, records
 from thinwire.lab.records import Row, read
-from thinwire.lab.reproduce import REPRODUCTIONS, Settings, get
+from thinwire.lab.reproduce import REPRODUCTIONS, Settings, deepsqueeze, get
 from thinwire.lab.reproduce.base import keep
 from thinwire.lab.reproduce.deepsqueeze import ETAS, FINALISTS, METHODS, MIXES, RATES, SEEDS, SIX, TUNED, best_run
 from thinwire.lab.reproduce.deepsqueeze_trends import STATEMENTS, judge
@@ -65,13 +65,15 @@ def test_rate_rises_and_falls() -> None:
     assert [rate(run, done) for done in (0.025, 0.3, 0.6, 0.9)] == pytest.approx([0.2, 0.4, 0.04, 0.004])
 
 
-def test_tiny_run() -> None:
+def test_tiny_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    etas = (None, 0.4)
+    monkeypatch.setattr(deepsqueeze, "ETAS", etas)
     heard: list[tuple[int, int, str]] = []
     settings = Settings(epochs=1, seeds=2, methods=("d-psgd", SIGN, "ecd-psgd:compressor=(scaled-sign)"))
     rows = get("deepsqueeze").run(settings, lambda *news: heard.append(news))
     kinds = [(row["method"], row["kind"]) for row in rows]
     assert kinds.count(("d-psgd", "grid")) == len(RATES)
-    assert kinds.count(("choco-sgd", "grid")) == len(RATES) * len(ETAS)
+    assert kinds.count(("choco-sgd", "grid")) == len(RATES) * len(etas)
     assert kinds.count(("d-psgd", "final")) == kinds.count(("choco-sgd", "final")) == 2
     assert kinds.count(("d-psgd", "curve")) == kinds.count(("choco-sgd", "curve")) == 2  # one epoch
     assert {row["seed"] for row in rows if row["kind"] in {"grid", "last"}} == {TUNED}
