@@ -1,4 +1,4 @@
-"""Serving: the server's half of training without rounds. Steps are added to its model in the order of their arrival."""
+"""Serving: the server's half of training without rounds. Steps are added to its model as they arrive."""
 
 from __future__ import annotations
 

@@ -39,23 +39,24 @@ class Served(Schedule):
         self._memory = self._channel.memory.init(torch.empty(self._layout.numel))
         self._beside = loop.transport.beside([])
         self._server: Serving | None = None
+        self._step = 0  # as the server counts them
         if comm.rank == SERVER:
             self._server = Serving(self._channel, loop.model(), self._layout, loop.runner.seed, comm.size)
             self._serving = self._beside.spawn(SERVER, self._server.serve)
 
     async def run(self) -> None:
         """Step, push, pull."""
-        loop, step = self.loop, 0
+        loop = self.loop
         while not isinstance(await loop.next(StepBegins, Ends), Ends):
             loop.skipping.look()
             before = loop.model()
             await loop.next(StepEnds)
-            key = Key(loop.runner.seed, step, loop.runner.comm.rank)
+            key = Key(loop.runner.seed, self._step, loop.runner.comm.rank)
             ctx = Context(loop.runner.comm, self._layout, key)
             pushed = self._channel.send(loop.model() - before, self._memory, ctx)
             assert pushed is not None
             loop.set(await self._push(pushed))
-            step += 1
+            self._step += 1
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
         await self._end()
