@@ -10,10 +10,10 @@ import torch.distributed as dist
 from battery import vector
 from torch import Tensor, nn
 
-from thinwire import Comm, Context, Key, Layout
+from thinwire import Comm, Layout
 from thinwire.core.method import METHODS
 from thinwire.exchange import Gossip
-from thinwire.exchange.proximal import Proximal
+from thinwire.lab.member import Member
 from thinwire.sync import Param, Sync
 
 WIDTH = 24
@@ -37,19 +37,12 @@ SUMMED_BY_THE_BACKEND = {
 async def exchange_twice(comm: Comm, method: str, layout: Layout, device: str = "cpu") -> Tensor:
     """Two steps of an exchange on one rank: of vectors, or of a model that starts the same everywhere."""
     exchange = METHODS.parse(method).exchange
-    state = exchange.init(layout, comm, torch.device(device))
     model = vector(layout.numel, seed=1).to(device)
-    if isinstance(exchange, Gossip):
-        exchange.start(model, state)
+    member = Member(exchange, layout, comm, seed=5, start=model, device=torch.device(device))
     for step in range(2):
-        key = Key(seed=5, step=step, rank=comm.rank)
-        ctx = Context(comm, layout, key, before=model)
         x = vector(layout.numel, seed=10 * step + comm.rank).to(device)
-        if isinstance(exchange, Gossip):
-            x = model + 0.01 * x
-        if isinstance(exchange, Proximal):
-            await exchange.begin(x, state, ctx)
-        model = await exchange(x, state, ctx)
+        x = model + 0.01 * x if isinstance(exchange, Gossip) else x
+        model = await member.step(x, step, before=model)
     return model
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from thinwire.comm.base import Comm, SwapRequest
+from thinwire.core.comm import Comm, SwapRequest
 from thinwire.core.errors import DeadlockError
 
 T = TypeVar("T")

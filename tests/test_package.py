@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+ORDER = [
+    "kernels",
+    "core",
+    "codecs",
+    "comm",
+    "memory",
+    "sync",
+    "topology",
+    "compressors",
+    "exchange",
+    "methods",
+    "engine",
+    "optim",
+    "sim",
+    "thinwire",  # the package itself, whose names are the public ones
+    "lab",
+    "cli",
+]
+"""The folders of thinwire, each of which may import those above it."""
 
 
 def test_no_source_file_is_over_400_lines() -> None:
@@ -44,3 +64,38 @@ def test_a_clone_without_the_compiled_module_says_what_to_do(tmp_path: Path) -> 
     )
     assert last.endswith("if you ran `pip install .`, or write `pip install -e .` in the clone")
     assert "circular" not in done.stderr
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(line, folder) of all imports from thinwire in a file, wherever in it they stand, and those for types too."""
+    out = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write the whole name, `from thinwire...`"
+            inside = node.module == "thinwire"
+            names = [f"thinwire.{a.name}" for a in node.names] if inside else [node.module or ""]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "thinwire":
+                folder = rest.partition(".")[0]
+                out.append((node.lineno, folder if folder in ORDER else "thinwire"))
+    return out
+
+
+def test_folders_import_only_what_is_below_them() -> None:
+    """Including imports inside functions and for types alone: a cycle of those is a cycle of ideas still."""
+    folders = {p.name for p in (ROOT / "thinwire").iterdir() if (p / "__init__.py").exists()}
+    assert folders == {*ORDER} - {"optim", "thinwire"}, "put a new folder where it belongs in ORDER"
+    for path in sorted((ROOT / "thinwire").rglob("*.py")):
+        place = path.relative_to(ROOT / "thinwire").parts
+        here = place[0] if len(place) > 1 else "thinwire" if place[0] == "__init__.py" else path.stem
+        for line, folder in imports(path):
+            if folder != here:
+                assert ORDER.index(folder) < ORDER.index(here), (
+                    f"{path}:{line}: {here} imports {folder}, which is above it. Move what both need to the lower "
+                    "folder, have it passed in, or ask for a fact of the base class in core"
+                )

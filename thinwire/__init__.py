@@ -2,34 +2,36 @@
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology` and
-`sync`.
+`sync`. `simulate` trains on workers and networks that are not there, which `sim` describes.
 """
 
-from thinwire import codecs, compressors, exchange, kernels, memory, methods, sync, topology
+from thinwire import codecs, compressors, exchange, kernels, memory, methods, sim, sync, topology
 from thinwire.comm import Comm, run
+from thinwire.comm.network import Network
 from thinwire.core.by_id import method
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
-from thinwire.core.config import from_json
-from thinwire.core.errors import DeadlockError, PayloadError, PeerError
+from thinwire.core.errors import PayloadError, PeerError
 from thinwire.core.method import Method, Overlap
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
+from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook
 from thinwire.engine.checkpoint import read as read_checkpoint
 from thinwire.optim import OneBitAdam
+from thinwire.sim import simulate
 from thinwire.sync import Sync
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Channel",
     "Comm",
     "Compressor",
     "Context",
-    "DeadlockError",
     "Key",
     "Layout",
     "Method",
+    "Network",
     "OneBitAdam",
     "Overlap",
     "Payload",
@@ -42,13 +44,14 @@ __all__ = [
     "compressors",
     "ddp_hook",
     "exchange",
-    "from_json",
     "kernels",
     "memory",
     "method",
     "methods",
     "read_checkpoint",
     "run",
+    "sim",
+    "simulate",
     "sync",
     "topology",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import LAYOUT, vector
-from lockstep import World
 
 from thinwire import Channel, Key, Layout, methods
 from thinwire.codecs import Codec, EliasDense, EliasSparse, GolombRuns, Huffman, Rans
@@ -15,6 +14,7 @@ from thinwire.core.compressor import encode_with_feedback
 from thinwire.core.exchange import Exchange
 from thinwire.exchange import AllGather, ScatterGather
 from thinwire.exchange.hierarchical import Hierarchical
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback
 
 CODECS: list[Codec] = [Rans(), Huffman(), EliasDense(), EliasSparse("gamma"), GolombRuns(rice=True)]
@@ -83,7 +83,7 @@ def test_payloads_of_unequal_size_travel(codec: Codec, exchange: str) -> None:
         xs = [vector(3001, kind, seed=step) for kind in ("gauss", "one-hot", "heavy", "zero")]
         assert torch.equal(coded.step(xs), plain.step(xs))
     if not isinstance(codec, EliasDense):
-        assert coded.nbytes < plain.nbytes
+        assert coded.traffic[0].bytes < plain.traffic[0].bytes
 
 
 def test_the_headline() -> None:
@@ -94,7 +94,7 @@ def test_the_headline() -> None:
         world = World(methods.ecq_sgd(exchange="all-gather", code=code).exchange, Layout.flat(n), n=2)
         for step in range(3):
             world.step([vector(n, seed=2 * step + r) for r in range(2)])
-        sent[code] = 8 * world.nbytes / 3 / n
+        sent[code] = 8 * world.traffic[0].bytes / 3 / n
     assert sent["bits"] == pytest.approx(4.0625, rel=0.01)
     assert sent["huffman"] <= 1.05
     assert sent["rans"] <= 0.83
@@ -106,7 +106,7 @@ def test_qsgd_elias() -> None:
     for m in (methods.qsgd_elias(), methods.qsgd_elias("sparse"), methods.qsgd_elias("sparse", levels=1)):
         world = World(m.exchange, Layout.flat(n), n=2)
         world.step([vector(n, seed=r) for r in range(2)])
-        sent.append(8 * world.nbytes / n)
+        sent.append(8 * world.traffic[0].bytes / n)
     assert sent == pytest.approx([2.98, 1.1, 0.47], rel=0.05)
     with pytest.raises(ValueError, match="write levels=127"):
         methods.qsgd_elias(block=None)

@@ -1,4 +1,4 @@
-"""The lock-step driver: answers, byte counts, deadlocks with names."""
+"""The virtual driver: answers, byte counts, deadlocks with names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import DeadlockError
 from thinwire.comm import Comm, run
+from thinwire.core.errors import DeadlockError
 
 
 def one(value: float) -> Tensor:

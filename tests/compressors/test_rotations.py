@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from sheet import decoded, gauss
 from torch import Tensor
 
 from thinwire import Key, Layout, PayloadError, methods
 from thinwire.compressors import Drive, Eden, KLevel, Rotated
 from thinwire.core.compressor import Compressor
+from thinwire.lab.world import World
 
 D = 4096
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from thinwire import Channel, Layout
 from thinwire.compressors import get as compressor
-from thinwire.engine.async_pairs import AsyncPairs, edge_drivers, edges_of
+from thinwire.engine.beside import Threads
+from thinwire.engine.groups import Wanted
+from thinwire.engine.neighbours import Neighbours
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs
 from thinwire.topology import Star, Topology
@@ -27,12 +29,52 @@ D = 200
 RANKS = 4
 
 
-def begin(x: Tensor, pairs: Pairs | None = None, timeout: float = 30.0, **settings: Any) -> AsyncPairs:
-    exchange = pairs or Pairs()
-    drivers = edge_drivers(lent(edges_of(exchange, dist.get_world_size(), timeout)), exchange)
-    made = AsyncPairs(exchange, drivers, Shared(x), Layout.flat(x.numel()), seed=7, **settings)
+class Blocking:
+    """`Neighbours` for a training loop in a thread: what its coroutines wait for is waited for here."""
+
+    def __init__(self, neighbours: Neighbours, threads: Threads) -> None:
+        self._neighbours, self._threads = neighbours, threads
+        self.active = neighbours.active
+
+    def stepped(self, update: Tensor) -> Tensor:
+        return _run(self._neighbours.stepped(update))
+
+    def stop(self, timeout: float | None = None) -> Tensor:
+        return _run(self._neighbours.stop(timeout))
+
+    def report(self) -> dict[str, float]:
+        sent = [traffic.bytes for traffic in self._threads.traffic]
+        messages = [traffic.messages for traffic in self._threads.traffic]
+        return {**self._neighbours.report(), "bytes_sent": sum(sent), "messages": sum(messages)}
+
+
+def _run(coroutine: Coroutine[Any, Any, Tensor]) -> Tensor:
+    answer: Any = None
+    while True:
+        try:
+            request = coroutine.send(answer)
+        except StopIteration as done:
+            result: Tensor = done.value
+            return result
+        answer = request.answer()
+
+
+def begin(
+    x: Tensor,
+    pairs: Pairs | None = None,
+    timeout: float = 30.0,
+    gone: set[int] | None = None,
+    beat: float | None = None,
+    pace: int = 1,
+) -> Blocking:
+    exchange, size = pairs or Pairs(), dist.get_world_size()
+    edges = exchange.edges(size)
+    mine = sum(dist.get_rank() in edge for edge in edges)
+    threads = Threads(lent(Wanted(1, tuple(edges), timeout, "gloo")), gone, timeout, mine)
+    threads.beat = beat or threads.beat
+    made = Neighbours(exchange, threads, Shared(x), Layout.flat(x.numel()), seed=7, pace=pace)
     made.start()
-    return made
+    return Blocking(made, threads)
 
 
 def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, float]]:
@@ -71,36 +113,6 @@ def test_float32_models_keep_their_sum_to_rounding(compressed: str) -> None:
     given, got = sum(total for total, _, _ in ended), sum(model.double() for _, model, _ in ended)
     assert float((got - given).abs().max()) < 2e-4
     assert ended[0][2]["exchanges"] == 300
-
-
-def rates(slow: int, seconds: float, steps: int) -> list[float]:
-    """The median step of this rank, first with all ranks alike, then with one that takes ten times as long."""
-    medians = []
-    shared = begin(torch.zeros(D))
-    for phase in range(2):
-        dist.barrier()
-        lazy = phase == 1 and dist.get_rank() == slow
-        took = []
-        for _ in range(steps // 10 if lazy else steps):
-            begun = time.perf_counter()
-            time.sleep(10 * seconds if lazy else seconds)
-            shared.stepped(torch.zeros(D))
-            took.append(time.perf_counter() - begun)
-        medians.append(statistics.median(took))
-    shared.stop()
-    return medians
-
-
-@pytest.mark.parametrize("slow", [0, 1], ids=["answers", "asks"])
-def test_a_rank_ten_times_slower_does_not_slow_the_others(slow: int) -> None:
-    """It slows the others by less than 20%. A busy machine is given three attempts."""
-    for _ in range(3):
-        ended = on_ranks(rates, RANKS, slow, 0.02, 60)
-        assert ended[slow][1] > 5 * ended[slow][0]
-        ratios = [ended[rank][1] / ended[rank][0] for rank in range(RANKS) if rank != slow]
-        if max(ratios) < 1.2:
-            return
-    pytest.fail(f"steps of the others took {ratios} times as long")
 
 
 def until_death(victim: int, drop: bool, folder: str) -> None:

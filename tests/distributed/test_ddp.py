@@ -114,7 +114,7 @@ def test_a_hook_equals_attach_and_resumes_bit_for_bit(tmp_path: Any) -> None:
 
 def refusals() -> list[str]:
     ddp = DistributedDataParallel(net())
-    late = tw.Method(tw.exchange.AllReduce(), tw.Sync(staleness=1))
+    late = tw.Method(tw.exchange.AllReduce(), tw.Sync(staleness=None))
     double = DistributedDataParallel(net().double())
     wire, _ = tw.ddp_hook(tw.methods.qsgd(), ddp)
     told = [
@@ -130,7 +130,7 @@ def refusals() -> list[str]:
 
 def test_what_a_hook_refuses() -> None:
     late, double, models, word, quiet = on_ranks(refusals, 2)[0]
-    assert "attach exchanges every step, at once" in late
+    assert "all-reduce has rounds that ranks take together" in late
     assert "is torch.float64; write model.float()" in double
     assert "exchanges models" in models
     assert "write tw.ddp_hook(tw.method('qsgd'), model)" in word

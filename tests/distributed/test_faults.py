@@ -71,7 +71,7 @@ def killed_one_of_eight(method: str, how: str) -> None:
     own = flat(model)
     torch.nn.utils.vector_to_parameters(mean, model.parameters())
     after = loss(model, batch(99, 0)).item()
-    gone = sorted(wire._exchanger.comm.gone)
+    gone = sorted(wire._runner.comm.gone)
     raise SystemExit(json.dumps([before, after, found.distance, (own - mean).norm().item(), gone, mean.sum().item()]))
 
 

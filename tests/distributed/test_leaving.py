@@ -178,7 +178,7 @@ def stopped_neighbour(stopped: int) -> None:
         step += 1
         time.sleep(0.02)
         if time.monotonic() < begun + 8:  # later, those who are done are gone, too
-            gone = sorted(wire._exchanger.comm.gone)
+            gone = sorted(wire._runner.comm.gone)
     tell(gone, step)
 
 

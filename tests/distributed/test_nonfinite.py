@@ -33,7 +33,7 @@ def poisoned(names: list[str]) -> dict[str, dict[str, Any]]:
             with tw.attach(model, optimizer, METHODS.parse(name), min_size=0) as wire:
                 for step in (0, 1, 2) if bad_step else (0, 2):
                     optimizer.zero_grad()
-                    wire._exchanger.round = step  # the same noise in step 2, with and without step 1
+                    wire._runner.round = step  # the same noise in step 2, with and without step 1
                     before = tensors(wire)
                     value = loss(model, batch(step))
                     if step == 1 and dist.get_rank() == 1:

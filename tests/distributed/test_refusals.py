@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from thinwire import Channel, Method, Sync
 from thinwire.compressors import Identity
+from thinwire.engine import meet
 from thinwire.exchange import AllGather
 from thinwire.sync import Update
 
@@ -39,7 +40,7 @@ def wrong_arguments() -> list[str]:
     frozen = net().requires_grad_(False)
     double = net().double()
     local = Method(AllGather(Channel(Identity())), Sync(of=Update(), every=4))
-    late = Method(AllGather(Channel(Identity())), Sync(staleness=2))
+    late = Method(AllGather(Channel(Identity())), Sync(staleness=None))
     return [
         said(lambda: tw.attach(model, opt, "qsgd")),  # type: ignore[arg-type]
         said(lambda: tw.attach(DistributedDataParallel(model), opt, tw.methods.qsgd())),
@@ -65,8 +66,8 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "is torch.float64; write model.float()",
         "exclude='0.wieght' matches no parameter; did you mean '0.weight'",
         "write exclude=['0.weight']",
-        "attach exchanges every step, at once",
-        "attach exchanges every step, at once",
+        "got all-gather with Sync(of=Update(), every=4, staleness=0, warmup=0): write Sync(), or Sync(of=Param())",
+        "all-gather has rounds that ranks take together",
         "write optimizer = thinwire.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",
         "exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)",
@@ -84,7 +85,7 @@ def differing(what: str) -> str:
     if what == "model" and rank == 1:
         model = nn.Linear(3, 3)
     if what == "version" and rank == 0:
-        tw.__version__ = "9.9"
+        meet.VERSION = "9.9"  # type: ignore[attr-defined]
     if what == "seed":
         seed = rank
     return said(lambda: tw.attach(model, optimizer_of(model), method, seed=seed))
@@ -172,11 +173,13 @@ def fails_inside() -> str:
     with tw.attach(model, opt, Method(AllGather(Channel(Identity()))), min_size=0) as wire:
         train(model, opt, range(1))
         if dist.get_rank() == 1:
-            wire._packed.buckets[0].exchange = Broken()  # type: ignore[assignment]
+            wire._loop.buckets[0].exchange = Broken()  # type: ignore[assignment]
         return said(lambda: loss(model, batch(1)).backward())
 
 
 class Broken:
+    agrees, carries_nan, remembers, measurable = True, False, False, False
+
     async def __call__(self, x: Tensor, state: Any, ctx: Any) -> Tensor:
         raise OSError("no room left")
 

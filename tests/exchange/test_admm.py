@@ -305,4 +305,4 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"is directed; write topology=Ring\(\)"):
         Admm(topology=OnePeer()).check(8)
     with pytest.raises(ValueError, match="changes its edges"):
-        METHODS.parse("d-admm:topology=matching").exchange.check(8)  # type: ignore[attr-defined]
+        METHODS.parse("d-admm:topology=matching").exchange.check(8)

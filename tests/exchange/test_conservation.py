@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from torch import Tensor
 
 from thinwire import Channel, Layout
 from thinwire.compressors import OneBit, Qsgd, ScaledSign
 from thinwire.core.compressor import Compressor
 from thinwire.exchange import AllGather, ScatterGather
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback
 
 LAYOUT = Layout(("w", "b", "v"), ((40, 50), (33,), (300,)))

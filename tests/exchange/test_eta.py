@@ -16,8 +16,8 @@ from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, Scal
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
 from thinwire.exchange import Mix
-from thinwire.exchange.eta import BASE, STEPS, USUAL, left_out, pace, stable_eta
-from thinwire.exchange.loop import edge, scatter
+from thinwire.exchange.eta import APART, HELD, LONG, USUAL, lag_eta, left_out, pace, stable_eta
+from thinwire.exchange.loop import edge, held, scatter
 from thinwire.memory import Difference, ErrorFeedback, Memory
 from thinwire.methods import choco_sgd, deepsqueeze
 from thinwire.methods._parts import contraction
@@ -73,12 +73,33 @@ def test_the_pace_of_deepsqueeze() -> None:
     """|I - W|_F^2 / n of a ring is 4/9 + 2/9."""
     c = TopK(ratio=0.1)
     how, noise = pace(c, Ring(), 8), math.sqrt(scatter(c) * 2 / 3)
-    assert how.at(0) == pytest.approx(BASE / noise)
-    assert how.at(0.001) == pytest.approx((BASE + 0.001 * STEPS) / noise)
+    assert how.at(0) == how.at(LONG) == pytest.approx(APART / noise)
+    assert how.at(1.5 * LONG) == pytest.approx(1.5 * APART / noise)
     assert how.at(1) == pytest.approx(stable_eta(c, Ring(), 8))
     assert how.at(0, scatter(c) / 2) == how.at(0)  # less than a Gaussian: that counts
     assert how.at(0, 4 * scatter(c)) == pytest.approx(how.at(0) / 2)
-    assert how.at(1, 2 * scatter(c) + 1) == pytest.approx(how.at(1) / 2)
+    much = 100.0  # held back, and more than a Gaussian
+    assert how.at(0, held=much) == pytest.approx(HELD * how.tolerance / (much * math.sqrt(2 / 3)))
+    assert how.at(3 * LONG, held=much) == pytest.approx(3 * how.at(0, held=much))
+
+
+def test_signs_may_hold_back_more() -> None:
+    """What they hold back is much the same on all ranks; their loop stands more than independent noise."""
+    assert pace(ScaledSign(), Ring(), 8).tolerance > 2
+    assert pace(TopK(ratio=0.1), Ring(), 8).tolerance < 1.3
+
+
+def test_differences_stand_more_where_much_is_lost() -> None:
+    few = TopK(ratio=0.01)
+    assert lag_eta(few, Ring(), 8) > 2 * stable_eta(few, Ring(), 8)
+    for c in CONTRACTIONS:
+        assert lag_eta(c, Ring(), 8) >= stable_eta(c, Ring(), 8)
+
+
+def test_what_is_held_back_is_what_was_not_sent() -> None:
+    """Of an element that is sent with probability p, (1 - p) / p times its value on average, in the long run."""
+    assert held(Identity()) < 1e-4
+    assert held(RandomK(ratio=0.5, scaled=False)) == pytest.approx(math.sqrt(3), rel=0.1)  # E k^2 of (1/2)^(k+1)
 
 
 def test_where_nothing_is_left_out_it_is_one() -> None:
@@ -115,19 +136,19 @@ def test_methods_divide_what_loses_much_and_choose_eta() -> None:
         assert mix.channel.compressor == Shrunk(Qsgd(bits=2))
         mild = make(compressor="qsgd:bits=4").exchange
         assert mild.channels[0].compressor == Qsgd(bits=4)
-    assert choco_sgd("qsgd:bits=2").exchange.step(8) == stable_eta(Shrunk(Qsgd(bits=2)), Ring(), 8)  # type: ignore[attr-defined]
+    assert choco_sgd("qsgd:bits=2").exchange.step(8) == lag_eta(Shrunk(Qsgd(bits=2)), Ring(), 8)  # type: ignore[attr-defined]
     assert deepsqueeze("qsgd:bits=2").exchange.step(8) == pace(Shrunk(Qsgd(bits=2)), Ring(), 8).at(USUAL)  # type: ignore[attr-defined]
 
 
 def test_it_follows_the_smaller_step_of_both_ends() -> None:
-    """Ranks 0 and 1 step by a hundredth of their length, the others do not: only their edge has the eta of that."""
+    """Ranks 0 and 1 step by a twentieth of their length, the others do not: only their edge has the eta of that."""
     c, x = TopK(ratio=0.1), normal(500)
     updates = torch.zeros(4, 500, dtype=torch.float64)
-    updates[:2] = x / 99  # a hundredth of the length after it
+    updates[:2] = x / 19  # a twentieth of the length after it
     free = together(Mix(Channel(c, ErrorFeedback())), 4, x)
     free.step(updates)
     how, w = pace(c, Ring(), 4), Ring().matrix(4)
-    eta, other = how.at(0.01), how.at(0.0)
+    eta, other = how.at(0.05), how.at(0.0)
     assert other < eta < how.at(1)
     m = [c.decode(c.encode((x + u).float(), free.layout, Key()), free.layout).double() for u in updates]
     for i in range(4):
@@ -143,7 +164,7 @@ def test_it_follows_what_messages_scatter() -> None:
     for _ in range(30):
         swarm.step(torch.zeros(4, 512))
         far.append(swarm.distance / float(x.norm()))
-    assert sum(far[15:]) / 15 < 1.5 * BASE
+    assert sum(far[15:]) / 15 < 1.5 * APART
 
 
 @pytest.mark.parametrize("topology", [Ring(), Torus(), Matching(), Star()], ids=lambda t: t.id)
@@ -208,14 +229,14 @@ def contracts(c: Compressor, memory: Memory, topology: Topology, n: int, steps: 
 
 @pytest.mark.parametrize(("c", "topology", "n"), PAIRED, ids=str)
 def test_gossip_contracts(c: Compressor, topology: Topology, n: int) -> None:
-    """Without gradients, from models around zero: at a fifth of the uncompressed rate or better, down to 0.4.
+    """Without gradients, from models around zero: at an eighth of the uncompressed rate or better, down to 0.5.
 
     DeepSqueeze is tested on all graphs, CHOCO-SGD where W is symmetric, as it must be.
     """
     memories: list[Memory] = [ErrorFeedback()] if topology.directed else [ErrorFeedback(), Difference()]
     for memory in memories:
         seen, plain = contracts(c, memory, topology, n, 12)
-        assert seen < max(0.4, plain**0.2), (memory, seen, plain)
+        assert seen < max(0.5, plain**0.12), (memory, seen, plain)
 
 
 @pytest.mark.parametrize("c", [ScaledSign(), OneBit(), TopK(ratio=0.1)], ids=lambda c: c.id)

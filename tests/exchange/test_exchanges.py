@@ -15,6 +15,7 @@ from thinwire.comm import Comm, run
 from thinwire.compressors import Identity
 from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slots
 from thinwire.core.types import Context, Layout, State
 from thinwire.exchange import AllGather, AllReduce
 from thinwire.memory import ErrorFeedback, Memory
@@ -104,7 +105,7 @@ def test_a_memory_may_skip_a_round() -> None:
         name: ClassVar[str] = "only-even"
         skips: ClassVar[bool] = True
 
-        def init(self, like: Tensor) -> State:
+        def slots(self) -> Slots:
             return {}
 
         def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:

@@ -124,7 +124,7 @@ def step(swarm: Swarm, updates: Tensor, gone: set[int]) -> None:
         return await swarm.exchange(half[comm.rank].clone(), swarm.states[comm.rank], ctx)
 
     swarm.models = torch.stack(run(program, swarm.n).results)
-    swarm.steps += 1
+    swarm.world.steps += 1
 
 
 FIXED: list[Topology] = [Ring(), Torus(), Complete(), Star()]

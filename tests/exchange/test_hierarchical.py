@@ -7,7 +7,6 @@ import re
 import pytest
 import torch
 from battery import LAYOUT, vector
-from lockstep import World
 
 from thinwire import Channel, Comm, Layout, run
 from thinwire.compressors import Identity, Qsgd, ScaledSign, TernGrad
@@ -15,6 +14,7 @@ from thinwire.core.exchange import Exchange
 from thinwire.core.method import METHODS
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, AllReduce, Gossip, Hierarchical, PowerSgd, ScatterGather, SharedScale
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback
 
 N = 8
@@ -49,7 +49,7 @@ def test_error_feedback_conserves_what_the_groups_agreed_on(local: int) -> None:
         given += torch.stack(xs).mean(0)
         got += world.step(xs)
     held = torch.zeros(5000)
-    for rank, state in world.states.items():
+    for rank, state in enumerate(world.states):
         comm = Comm(rank, N)
         for name, weight in {"up.send.residual": local / N, "down.send.residual": 1.0}.items():
             start, stop = exchange.span(name, layout, comm)
@@ -75,7 +75,7 @@ def test_bytes_are_those_of_a_shard() -> None:
     world.step([vector(d, seed=r) for r in range(N)])
     inner = 2 * 4 * d * (local - 1) // local
     outer = (N // local - 1) * channel.nbytes(Layout.flat(d // local))
-    assert world.nbytes == inner + outer
+    assert world.traffic[0].bytes == inner + outer
 
 
 def test_groups() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import Channel, Context, Key, Layout, from_json, methods
+from thinwire import Channel, Context, Key, Layout, methods
 from thinwire.comm import Comm, run
 from thinwire.compressors import Identity, Qsgd, RandomK
 from thinwire.compressors import get as compressor
+from thinwire.core.config import from_json
 from thinwire.core.method import METHODS
 from thinwire.engine.shared import Shared
 from thinwire.exchange import Pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 from sheet import gauss
 from torch import Tensor
 
@@ -12,10 +12,11 @@ from thinwire import Key, Layout
 from thinwire.comm import Comm
 from thinwire.compressors import LowRank
 from thinwire.compressors.low_rank import dot, multiply, orthonormal, pieces
+from thinwire.engine import pieces as states
 from thinwire.engine.bucket import Bucket
-from thinwire.engine.checkpoint import _pieces
 from thinwire.engine.plan import Item, Parcel
 from thinwire.exchange import AllReduce, PowerSgd
+from thinwire.lab.world import World
 
 LAYOUT = Layout(("conv", "bias", "fc", "tiny"), ((16, 3, 3, 3), (16,), (40, 60), (2, 3)))
 FREE = [(432, 448), (2848, 2854)]  # bias and tiny: sent as they are
@@ -48,7 +49,7 @@ def test_warm_start_converges_to_the_best_approximation() -> None:
     errors = []
     for _ in range(10):
         errors.append(float((world.step([x, x]) - x).norm() / x.norm()))
-        for state in world.states.values():
+        for state in world.states:
             state["send.residual"].zero_()
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 1.15 * best
@@ -62,7 +63,7 @@ def test_more_iterations_are_more_steps() -> None:
     for iterations in (1, 2, 4):
         world = World(PowerSgd(rank=4, iterations=iterations), Layout(("m",), ((60, 60),)))
         errors.append(float((world.step([x] * 4) - x).norm()))
-        assert world.nbytes == iterations * 2 * 3 * 4 * 4 * 120 // 4
+        assert world.traffic[0].bytes == iterations * 2 * 3 * 4 * 4 * 120 // 4
     assert errors[0] > errors[1] > errors[2]
 
 
@@ -87,7 +88,7 @@ def test_vectors_and_small_matrices_travel_as_they_are() -> None:
     world = World(PowerSgd(rank=2), LAYOUT)
     world.step(grads(0))
     floats = 2 * (16 + 27) + 16 + 2 * (40 + 60) + 6
-    assert world.nbytes == pytest.approx(2 * 3 / 4 * 4 * floats, abs=8)
+    assert world.traffic[0].bytes == pytest.approx(2 * 3 / 4 * 4 * floats, abs=8)
     assert 4 * floats == LowRank(2).nbytes(LAYOUT)
 
 
@@ -145,14 +146,16 @@ def test_states_are_taken_up_under_another_plan() -> None:
     one, other = buckets(PowerSgd(), [[0, 1, 2, 3]]), buckets(PowerSgd(), [[2, 1], [3], [0]])
     for name, tensor in world.states[0].items():
         one[0].chunks[0].state[name].copy_(tensor)
-    saved = {(p.where, p.start): p.data for p in _pieces(Comm(0, 1), one)}
-    for piece in _pieces(Comm(0, 1), other):
+    saved = {(p.where, p.start): p.data for p in states.pieces(Comm(0, 1), one)}
+    for piece in states.pieces(Comm(0, 1), other):
         piece.data.copy_(saved[piece.where, piece.start])
     x = grads(9, 1)[0]
     expected, at = world.step([x]), dict(zip(LAYOUT.names, LAYOUT.offsets, strict=False))
     for bucket in other:
         spans = [(at[item.name], at[item.name] + item.numel) for item in bucket.items]
-        part = World(PowerSgd(), bucket.layout, n=1, states={0: bucket.chunks[0].state}, steps=3)
+        part = World(PowerSgd(), bucket.layout, n=1)
+        part.states[0].update(bucket.chunks[0].state)
+        part.steps = 3
         got = part.step([torch.cat([x[low:high] for low, high in spans])])
         assert torch.equal(got, torch.cat([expected[low:high] for low, high in spans]))
 

@@ -65,7 +65,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def weights(swarm: Swarm) -> Tensor:
-    return torch.stack([state["send.weight"][0] for state in swarm.states])
+    return torch.stack([state["send.weight"] for state in swarm.states])
 
 
 def averaged(topology: Topology, n: int, steps: int, dtype: torch.dtype = torch.float64) -> tuple[Swarm, Tensor]:
@@ -97,7 +97,7 @@ def test_weights_and_the_sum_are_kept_whatever_the_wire_loses(topology: Topology
         assert (w > 0.05).all()
         assert torch.allclose((w[:, None] * swarm.models).sum(0), total, rtol=0, atol=1e-12)
     assert (weights(swarm) - 1).abs().max() > 0.1
-    assert all(len(set(state["send.weight"].tolist())) == 1 for state in swarm.states)
+    assert all(state["send.weight"].shape == () for state in swarm.states)
 
 
 @pytest.mark.parametrize(("dtype", "bar"), [(torch.float64, 1e-6), (torch.float32, 5e-6)])
@@ -184,7 +184,7 @@ def without(exchange: PushSum, n: int, dead: int, rounds: int) -> tuple[list[Ten
                 break
             if step == 1:
                 comm.gone.add(dead)
-                kept = z * float(state["send.weight"][0]) if state else z
+                kept = z * float(state["send.weight"]) if state else z
             ctx = Context(comm, layout, Key(step=step, rank=comm.rank), before=z)
             z = await exchange(z + start[comm.rank] if step == 0 else z.clone(), state, ctx)
         return z, state, kept
@@ -196,7 +196,7 @@ def without(exchange: PushSum, n: int, dead: int, rounds: int) -> tuple[list[Ten
 def test_a_rank_keeps_the_share_of_one_that_is_gone() -> None:
     """What the others held after the round in which it was last seen is what they go on with."""
     models, states, kept = without(PushSum(topology=SIX), 6, dead=2, rounds=150)
-    w = torch.stack([state["send.weight"][0] for state in states])
+    w = torch.stack([state["send.weight"] for state in states])
     total = (w[:, None] * torch.stack(models)).sum(0)
     assert torch.allclose(total, kept.sum(0), rtol=0, atol=1e-12)
     for z in models:

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 from battery import INSTANCES, LAYOUT, vector
-from lockstep import World
 from torch import Tensor
 
 from thinwire import Channel, Comm, Context, Key, Layout, PayloadError, run
-from thinwire.comm.base import AllGatherRequest, AllToAllRequest
 from thinwire.compressors import IntBlock, LowPrecision, NaturalDithering, Qsgd, ScaledSign, TernGrad
 from thinwire.compressors.block import BlockQuantiser
+from thinwire.core.comm import AllGatherRequest, AllToAllRequest
 from thinwire.core.compressor import Compressor
 from thinwire.core.payload import HEADER, Payload
 from thinwire.exchange import AllGather, SharedScale
 from thinwire.exchange.shards import shards
 from thinwire.kernels.spec import Kind
+from thinwire.lab.world import World
 
 ADD: list[BlockQuantiser] = [
     TernGrad(),
@@ -86,8 +86,8 @@ def test_bytes(c: BlockQuantiser, n: int) -> None:
     assert SharedScale(c).sum_width(n) == down
     fields = (n - 1) * d // n * (c.width + down) // 8
     scales = 3 * 4 * sum(c.blocks(s.layout).count for s in shards(Layout.flat(d), n))
-    assert fields < world.nbytes < fields + scales + 2 * 32 * n
-    assert world.nbytes < 4 * 2 * (n - 1) * d // n  # an all-reduce of float32
+    assert fields < world.traffic[0].bytes < fields + scales + 2 * 32 * n
+    assert world.traffic[0].bytes < 4 * 2 * (n - 1) * d // n  # an all-reduce of float32
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

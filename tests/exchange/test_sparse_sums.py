@@ -8,7 +8,6 @@ from functools import reduce
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from torch import Tensor
 
 from thinwire import Layout
@@ -16,6 +15,7 @@ from thinwire.compressors import DgcTopK, TopK
 from thinwire.core.exchange import Exchange
 from thinwire.exchange import GTopK, OkTopk, Sketched
 from thinwire.kernels import selection
+from thinwire.lab.world import World
 
 N = 6000
 EXCHANGES: list[Exchange] = [GTopK(TopK(0.01)), GTopK(TopK(0.01, indices="packed")), OkTopk(), Sketched(0.01)]
@@ -61,7 +61,7 @@ def test_a_new_learning_rate_rescales_the_residual(exchange: Exchange, ranks: in
 def test_states_have_one_entry_an_element(exchange: Exchange) -> None:
     world = World(exchange, Layout.flat(N))
     world.step(inputs(4))
-    assert all(t.shape == (N,) for state in world.states.values() for t in state.values())
+    assert all(t.shape == (N,) for state in world.states for t in state.values())
 
 
 def test_two_ranks_of_gtopk_keep_the_largest_of_the_merged_sum() -> None:
@@ -94,7 +94,7 @@ def test_gtopk_bytes_grow_with_log_n() -> None:
     def sent(ranks: int) -> int:
         world = World(GTopK(TopK(k=500, indices="packed")), Layout.flat(N), ranks)
         world.step(inputs(ranks))
-        return world.nbytes
+        return world.traffic[0].bytes
 
     payload = sent(2)
     assert [sent(ranks) / payload for ranks in (4, 8, 16)] == [2, 3, 4]
@@ -115,7 +115,7 @@ def test_oktopk_counts_and_volume(ranks: int) -> None:
     assert max(counts) <= 2 * k
     number = (32 + 15) / 8 / 2  # bytes of a value or a place, on average; places of 20000 elements have 15 bits
     payloads = 2 * (ranks - 1) * (32 + 4 + 64)  # headers, counts, and the padding of fields
-    assert world.nbytes / steps <= 6 * k * (ranks - 1) / ranks * number + payloads
+    assert world.traffic[0].bytes / steps <= 6 * k * (ranks - 1) / ranks * number + payloads
 
 
 def test_oktopk_on_independent_noise_keeps_at_most_2k() -> None:
@@ -162,11 +162,11 @@ def test_sketched_sums_are_exact_where_they_are_not_zero() -> None:
 def test_a_bad_element_is_nan_everywhere_and_in_no_state(exchange: Exchange, ranks: int) -> None:
     world = World(exchange, Layout.flat(N), ranks)
     world.step(inputs(ranks))
-    before = [{name: t.clone() for name, t in state.items()} for state in world.states.values()]
+    before = [{name: t.clone() for name, t in state.items()} for state in world.states]
     bad = inputs(ranks, 1)
     bad[ranks - 1][:2000] = math.nan
     assert world.step(bad).isnan().all()
-    for old, state in zip(before, world.states.values(), strict=True):
+    for old, state in zip(before, world.states, strict=True):
         assert all(torch.equal(t, old[name]) for name, t in state.items())
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from thinwire.core.method import METHODS
 from thinwire.engine.bucket import Bucket
 from thinwire.engine.plan import Item, Parcel
 from thinwire.exchange import SharedScale
+from thinwire.lab.world import World
 
 LAYOUT = Layout(("w", "b", "v"), ((60, 50), (133,), (900,)))  # shards of 4 ranks are 1024, 1024, 1024 and 961
 C = 2.5
@@ -87,7 +87,7 @@ def test_a_tensor_costs_one_scaler_in_the_first_round() -> None:
     """However many shards cut it."""
     world = World(SharedScale(TernGrad()), Layout.flat(4096), 4)
     world.step(heavy(4096, 4))
-    one = world.nbytes
+    one = world.traffic[0].bytes
     split = World(SharedScale(TernGrad()), Layout(("a", "b", "c", "d"), ((1024,),) * 4), 4)
     split.step(heavy(4096, 4))
-    assert one < split.nbytes
+    assert one < split.traffic[0].bytes

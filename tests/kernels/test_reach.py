@@ -9,11 +9,12 @@ import pytest
 import torch
 from battery import NATIVE, vector
 
+import thinwire.kernels.cpu._cpu as _cpu
 from thinwire import Key, Layout, kernels
 from thinwire.codecs import native, rans
 from thinwire.compressors import Eden
 from thinwire.kernels import dct, hadamard, selection
-from thinwire.kernels.cpu import VECTORS, _cpu, _hadamard
+from thinwire.kernels.cpu import VECTORS, _hadamard
 
 SYMBOLS = torch.arange(4096, dtype=torch.int64).remainder(5).to(torch.uint8)
 CUT = hadamard.Blocking(2000, 512)

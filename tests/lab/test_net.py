@@ -17,10 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network, network, reaper
 from thinwire.lab.net.inside import enter
-from thinwire.lab.net.rates import bits_per_second, seconds
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.net.tools import call
 

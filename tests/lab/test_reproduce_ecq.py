@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from thinwire.codecs.rans import Rans
-from thinwire.comm import Comm, run
-from thinwire.compressors import Qsgd
-from thinwire.core.channel import Channel
-from thinwire.core.types import Context, Key, Layout
-from thinwire.exchange.all_gather import AllGather
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce import Reproduction, Settings
 from thinwire.lab.reproduce.ecq_fig2 import EcqFig2
 from thinwire.lab.reproduce.qsgd import QsgdPaper
 from thinwire.lab.reproduce.qsgd_facts import facts, sparse_limit
-from thinwire.lab.reproduce.team import Team
-from thinwire.memory.error_feedback import ErrorFeedback
 
 MADE: tuple[Reproduction, ...] = (EcqFig2(), QsgdPaper())
 
 
 def quiet(*_: object) -> None:
     """A progress callback for runs that nobody watches."""
-
-
-def test_team_is_all_gather() -> None:
-    channel = Channel(Qsgd(levels=4, norm="l2", block=64), ErrorFeedback(0.2, 0.9), Rans())
-    layout, g = Layout.flat(200), torch.Generator().manual_seed(0)
-    team, exchange = Team(channel, 3, layout, seed=5), AllGather(channel)
-    states = [exchange.init(layout, Comm(rank, 3)) for rank in range(3)]
-    sent = 0
-    for step in range(4):
-        xs = torch.randn(3, 200, generator=g)
-
-        async def program(comm: Comm, step: int = step, xs: torch.Tensor = xs) -> torch.Tensor:
-            ctx = Context(comm, layout, Key(5, step, comm.rank))
-            return await exchange(xs[comm.rank].clone(), states[comm.rank], ctx)
-
-        done = run(program, 3)
-        sent += sum(traffic.bytes for traffic in done.traffic)
-        assert torch.equal(team.step(xs), done.results[0])
-    assert 2 * team.bytes == sent  # each message goes to two others
-    assert team.bits == 8 * team.bytes / 12 / 200
-    assert team.body_bits == pytest.approx(team.bits - 256 / 200)
-    before = team.states[0]["send.residual"].clone()
-    team.rescale(2.0)
-    assert torch.equal(team.states[0]["send.residual"], 2 * before)
 
 
 def test_figure_2_in_small() -> None:

@@ -9,14 +9,11 @@ import pytest
 import torch
 
 from thinwire.cli.app import main
-from thinwire.core.types import Layout
-from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import figures
 from thinwire.lab.records import FACTS, Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Settings, get
 from thinwire.lab.reproduce.study import Run, Study
 from thinwire.lab.reproduce.wilson import Wilson
-from thinwire.lab.reproduce.world import World
 
 STUDIES = {name: made for name, made in REPRODUCTIONS.items() if isinstance(made, Study)}
 DATA, PAPERS = figures.ROOT / "benchmarks" / "data", figures.ROOT / "docs" / "papers"
@@ -58,13 +55,6 @@ def test_span_of_the_rows() -> None:
     assert data.loss(best) < 1e-10
     assert data.accuracy(best) == 1
     assert data.accuracy(torch.ones(data.d)) == pytest.approx(0.6, abs=0.1)
-
-
-def test_world_counts_what_ranks_send() -> None:
-    world = World(AllReduce(), Layout.flat(1000), 4)
-    xs = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(world.step(xs), xs.mean(0), atol=1e-6)
-    assert world.bits == pytest.approx(48)
 
 
 def _fake(study: Study, value: float) -> Sequence[Row]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 
 from thinwire import Channel, Layout, methods
 from thinwire.compressors import ScaledSign
 from thinwire.core.exchange import Exchange
 from thinwire.exchange import AllGather, ScatterGather
+from thinwire.lab.world import World
 from thinwire.memory import Difference
 
 

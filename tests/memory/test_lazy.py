@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import vector
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm
@@ -13,6 +13,7 @@ from thinwire.compressors import Identity, LaqGrid, Sign
 from thinwire.core.clock import Clock
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, ScatterGather
+from thinwire.lab.world import World
 from thinwire.memory import Lazy
 
 

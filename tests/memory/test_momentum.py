@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 
 from thinwire import Channel, Layout, methods
 from thinwire.compressors import Identity, Sign
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import LocalMomentum
 
 

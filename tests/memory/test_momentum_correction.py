@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from sheet import decoded
 
 from thinwire import Channel, Layout
 from thinwire.compressors import TopK
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback, MomentumCorrection
 
 LAYOUT = Layout.flat(600)

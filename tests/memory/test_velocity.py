@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 
 from thinwire import Channel, Layout
 from thinwire.compressors import Identity, Qsgd, Sign, TopK
 from thinwire.core.exchange import Exchange
 from thinwire.core.method import METHODS
 from thinwire.exchange import AllGather, AllReduce, Gossip, Hierarchical, ScatterGather
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback, LocalMomentum, MomentumCorrection, Velocity
 
 LAYOUT = Layout.flat(600)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Channel, Layout, methods
 from thinwire.compressors import Qsgd
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import Difference
 
 D = 32

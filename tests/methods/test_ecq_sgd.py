@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from torch import Tensor
 
 from thinwire import Channel, Key, Layout, methods
@@ -13,6 +12,7 @@ from thinwire.codecs import Rans
 from thinwire.compressors import Qsgd
 from thinwire.core.compressor import encode_with_feedback
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import ErrorFeedback
 
 RANKS, BATCH, SAMPLES = 4, 64, 10_000
@@ -76,4 +76,4 @@ def test_the_default_sends_a_bit_and_a_fifth() -> None:
     world = World(methods.ecq_sgd().exchange, Layout.flat(n))
     for step in range(3):
         world.step([vector(n, seed=4 * step + rank) for rank in range(4)])
-    assert 8 * world.nbytes / 3 / n == pytest.approx(1.2, abs=0.05)
+    assert 8 * world.traffic[0].bytes / 3 / n == pytest.approx(1.2, abs=0.05)

@@ -11,12 +11,12 @@ import sys
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 
 import thinwire
 from thinwire import Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
 from thinwire.core.config import from_json
 from thinwire.core.method import METHODS
+from thinwire.lab.world import World
 from thinwire.sync import Param
 
 NAMES = list(METHODS)
@@ -115,7 +115,7 @@ def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str) -> 
         broken = [x.clone() for x in good]
         broken[1][1234] = bad
         assert not world.step(broken)[1234].isfinite(), bad
-        assert all(t.isfinite().all() for state in world.states.values() for t in state.values()), bad
+        assert all(t.isfinite().all() for state in world.states for t in state.values()), bad
         assert world.step(good).isfinite().all(), bad
 
 
@@ -147,7 +147,7 @@ def test_bits_on_the_wire() -> None:
     def ratio(m: Method) -> float:
         world = World(m.exchange, Layout(("w",), ((n // 256, 256),)))
         world.step([vector(n, seed=r) for r in range(4)])
-        return world.nbytes / (2 * 3 * n * 4 / 4)
+        return world.traffic[0].bytes / (2 * 3 * n * 4 / 4)
 
     assert ratio(methods.sgd()) == 1
     assert ratio(methods.bf16()) == ratio(methods.fp16()) == 0.5

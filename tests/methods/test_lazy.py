@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 from sheet import decoded, gauss
 
 from thinwire import Layout
 from thinwire.compressors import LaqGrid
 from thinwire.core.method import METHODS
+from thinwire.lab.world import World
 
 N, D, STEPS = 8, 64, 250
 
@@ -34,7 +35,7 @@ def test_few_bits_of_few_uploads() -> None:
     task = Quadratics(N, D)
     world = World(METHODS.parse("laq").exchange, Layout.flat(D), N)
     task.descend(world, lr=0.2, steps=STEPS)
-    assert world.nbytes < 0.06 * 7 * 4 * D * STEPS  # the 32-byte header is as long as 64 elements of 4 bits
+    assert world.traffic[0].bytes < 0.06 * 7 * 4 * D * STEPS  # the 32-byte header is as long as 64 elements of 4 bits
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from battery import vector
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Channel, Key, Layout, methods
 from thinwire.compressors import DctTopK, Natural, RandomK, ScaledSign
@@ -14,6 +14,7 @@ from thinwire.engine.plan import MIN_SIZE, smallest
 from thinwire.exchange import AllGather, AllReduce, Marina, MeanOfSenders, Mix
 from thinwire.exchange.marina import heads
 from thinwire.kernels.dct import dct, idct
+from thinwire.lab.world import World
 from thinwire.memory import Difference, ErrorFeedback
 
 D = 64
@@ -30,9 +31,9 @@ def test_marina_sends_whole_vectors_as_often_as_the_coin_says() -> None:
     world = World(methods.marina(p=0.25).exchange, Layout.flat(4096))
     sizes = []
     for step in range(60):
-        before = world.nbytes
+        before = world.traffic[0].bytes
         world.step([vector(4096, seed=4 * step + r) for r in range(4)])
-        sizes.append(world.nbytes - before)
+        sizes.append(world.traffic[0].bytes - before)
     whole = 2 * 3 * 4 * 4096 // 4
     assert set(sizes) == {whole, whole // 16}
     assert sizes[0] == whole
@@ -113,7 +114,7 @@ def test_bits_on_the_wire_are_the_papers() -> None:
     for name in ("demo", "sparse-loco"):
         world = World(METHODS.parse(name).exchange, Layout(("w",), ((512, 512),)))
         world.step([vector(n, seed=r) for r in range(4)])
-        assert 8 * world.nbytes / 3 / n == pytest.approx(0.219, rel=0.01)
+        assert 8 * world.traffic[0].bytes / 3 / n == pytest.approx(0.219, rel=0.01)
 
 
 def test_mean_of_senders_refuses_what_has_no_coefficients() -> None:

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 from battery import vector
-from lockstep import World
 from torch import Tensor
 
 from thinwire import Layout, Method, methods
+from thinwire.lab.world import World
 
 ODDS = {1: 0.309, 3: 0.227, 7: 0.137, 15: 0.058, 31: 0.0127}  # the sheet's, for a signal of half the noise
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Channel, Layout
 from thinwire.compressors import TopK
 from thinwire.core.memory import Memory
 from thinwire.core.method import METHODS
 from thinwire.exchange import AllGather
+from thinwire.lab.world import World
 from thinwire.memory import Difference, ErrorFeedback, NoMemory
 
 TASK = Quadratics(n=4, d=32, seed=1)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from typing import NamedTuple
 
-from lockstep import Quadratics, World
+from lockstep import Quadratics
 
 from thinwire import Layout, Method
 from thinwire.core.method import METHODS
+from thinwire.lab.world import World
 from thinwire.memory import Difference
 from thinwire.sync import Grad
 
@@ -62,7 +63,7 @@ def run(name: str) -> Row:
     x = TASK.path(world, lr, STEPS)
     start = TASK.loss(x * 0)
     distance = float((x - TASK.optimum).square().sum() / TASK.optimum.square().sum())
-    return Row(method.id, lr, distance, TASK.loss(x) / start, 8 * world.nbytes / STEPS / D)
+    return Row(method.id, lr, distance, TASK.loss(x) / start, 8 * world.traffic[0].bytes / STEPS / D)
 
 
 def table(rows: list[Row]) -> str:

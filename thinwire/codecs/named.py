@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.huffman import Huffman
 from thinwire.codecs.rans import Rans
+from thinwire.core.bitpack import BitPack
 from thinwire.core.codec import Codec
 from thinwire.core.config import check_choice
 

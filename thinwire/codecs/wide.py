@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from thinwire.codecs.bitpack import BitPack
+from thinwire.core.bitpack import BitPack
 from thinwire.core.errors import PayloadError
 from thinwire.kernels.spec import packed_bytes
 

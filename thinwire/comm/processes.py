@@ -9,6 +9,7 @@ exchange that compresses on the GPU moves only its payload.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, final
 
@@ -16,23 +17,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.comm.base import (
+from thinwire.comm.posted import Posted
+from thinwire.core.clock import Clock
+from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
     AllToAllRequest,
     Comm,
+    ComputeRequest,
+    NowRequest,
+    PostRequest,
     RecvRequest,
     Request,
     SendRequest,
+    SleepRequest,
     SwapRequest,
     Traffic,
+    Wait,
     count,
 )
-from thinwire.core.clock import Clock
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]
 Posts = list[tuple[int, Tensor]]
+LOCAL: dict[type, Callable[[Any], float | None]] = {
+    NowRequest: lambda request: time.perf_counter(),
+    SleepRequest: lambda request: time.sleep(request.seconds),
+    ComputeRequest: lambda request: None,  # what is computed here takes its own time
+}
+"""Requests that need no network."""
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 DTYPES = (torch.uint8, torch.float32, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.int32)
 
@@ -69,8 +82,10 @@ class Processes:
             AllToAllRequest: self._all_to_all,
             SwapRequest: self._swap,
             SendRequest: self._send,
+            PostRequest: self._post_one,
             RecvRequest: self._recv,
         }
+        self._posted = Posted()
 
     @property
     def everybody(self) -> dist.ProcessGroup:
@@ -93,13 +108,19 @@ class Processes:
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                with clock.span("wire"):
-                    answer = self.answer(request)
+                if isinstance(request, Wait):
+                    answer = request.answer()
+                else:
+                    with clock.span("wire"):
+                        answer = self.answer(request)
         finally:
             coroutine.close()
 
     def answer(self, request: Request[Any]) -> Any:
         """Do on the network what `request` asks for."""
+        alone = LOCAL.get(type(request))
+        if alone is not None:
+            return alone(request)
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(
@@ -212,12 +233,25 @@ class Processes:
 
     def _send(self, request: SendRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]
-        x = self._stage(request.x)
+        for part in self._parts(request.x):
+            dist.send(part, to, group)
+
+    def _post_one(self, request: PostRequest, me: int) -> None:
+        group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]
+        parts = self._parts(request.x.clone())  # the sender may go on to change its own
+        works = [dist.isend(part, to, group) for part in parts]
+        self._posted.keep([work for work in works if work is not None], parts)
+
+    def _parts(self, x: Tensor) -> list[Tensor]:
+        """What goes over the wire for one tensor: its kind and size, and its elements if it has any."""
+        x = self._stage(x).contiguous()
         head = torch.tensor([DTYPES.index(x.dtype), x.numel()])
         self.traffic.count(head)
-        dist.send(head.to(x.device), to, group)
-        if x.numel():
-            dist.send(x, to, group)
+        return [head.to(x.device), x] if x.numel() else [head.to(x.device)]
+
+    def finish(self) -> None:
+        """Wait until every message that was posted has been received. A rank that posts calls it before it leaves."""
+        self._posted.finish()
 
     def _recv(self, request: RecvRequest, me: int) -> tuple[int, Tensor]:
         group = self._groups[request.ranks]

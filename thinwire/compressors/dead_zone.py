@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire import kernels
-from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.rans import Rans
 from thinwire.compressors.block import check_block, equal_blocks
+from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant, packed_bytes

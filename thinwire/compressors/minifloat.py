@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 
 import torch
 
-from thinwire.codecs.bitpack import BitPack
 from thinwire.compressors.block import check_block, within
+from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
 from thinwire.core.config import check_choice
 from thinwire.kernels.spec import TOP, packed_bytes

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.sigma_bins import bins_delta, sigma_bins
 from thinwire.compressors.sparse import add_sparse, index_width
+from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire import kernels
-from thinwire.codecs.bitpack import BitPack
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.sparse import add_sparse, check_count, most_gaps, read_count
+from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection

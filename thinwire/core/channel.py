@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, cast, final
 
 import torch
 
-from thinwire.codecs.bitpack import BitPack
+from thinwire.core.bitpack import BitPack
 from thinwire.core.codec import Codec
 from thinwire.core.coded import Coded, SymbolCompressor
 from thinwire.core.compressor import Compressor, encode_with_feedback
 from thinwire.core.config import Config
 from thinwire.core.gaussian import lost
-from thinwire.core.memory import Memory, NoMemory
+from thinwire.core.memory import Feedback, Memory, NoMemory
 from thinwire.core.payload import HEADER, Payload
-from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,14 +53,14 @@ class Channel(Config):
                 f"{self.compressor.id} decodes to numbers that do not grow with its input: {memory} cannot settle; "
                 f"write Channel(ScaledSign(), {self.memory!r})"
             )
-        if isinstance(self.memory, ErrorFeedback):
-            _warn_if_unstable(self.compressor, self.memory)
+        if self.memory.feedback is not None:
+            _warn_if_unstable(self.compressor, self.memory.feedback)
         _ = self.encoder  # refuses a codec that the compressor cannot feed
 
     @cached_property
     def encoder(self) -> Compressor:
         """The compressor as it goes on the wire: itself with packed fields, or coded."""
-        if isinstance(self.codec, BitPack):
+        if self.codec == BitPack():
             return self.compressor  # its kernels pack in the pass that rounds
         return Coded(cast(SymbolCompressor, self.compressor), self.codec)
 
@@ -82,8 +81,8 @@ class Channel(Config):
     def send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
         """The payload for `x`, with the sender's memory updated in place; None when nothing is worth sending."""
         with ctx.clock.span("encode"):
-            if isinstance(self.memory, ErrorFeedback):
-                a, b, e = self.memory.alpha, self.memory.beta, state["residual"]
+            if self.memory.feedback is not None:
+                (a, b), e = self.memory.feedback, state["residual"]
                 return encode_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
             payload = self._send(x, state, ctx)
         if self.memory.skips:
@@ -95,7 +94,7 @@ class Channel(Config):
         if p is None:
             return None
         payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
-        if not isinstance(self.memory, NoMemory):
+        if self.memory.remembers or self.memory.skips:
             sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
             if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
                 return None
@@ -129,7 +128,7 @@ def check_channel(exchange: str, channel: object) -> None:
         raise TypeError(f"{exchange} takes a Channel; write {exchange}(Channel({channel!r}))")
 
 
-def _warn_if_unstable(compressor: Compressor, memory: ErrorFeedback) -> None:
+def _warn_if_unstable(compressor: Compressor, memory: Feedback) -> None:
     """Warn when the residual grows by the worst-case bound and on a Gaussian alike."""
     bound = compressor.omega(BUCKET)
     if not compressor.unbiased or bound is None or memory.growth(bound) < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from thinwire.core.registry import Registry, suggest
 
@@ -38,6 +38,14 @@ class Config:
     def to_json(self) -> str:
         """`to_config` as text."""
         return json.dumps(self.to_config())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` described: `tw.Method.from_json(text)`."""
+        made = from_json(text)
+        if not isinstance(made, cls):
+            raise ValueError(f"that is a {type(made).__name__}; write {type(made).__name__}.from_json(text)")
+        return made
 
 
 def make_id(name: str, settings: Mapping[str, tuple[Any, Any]]) -> str:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from thinwire.core.config import Config
+from thinwire.core.slots import make
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.core.channel import Channel
+    from thinwire.core.comm import Comm
+    from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
+
+Scope: TypeAlias = Literal["everybody", "neighbours", "server"]
 
 
 class Exchange(Config, ABC):
     """The central protocol: one call exchanges one vector.
 
-    State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name.
+    State is a flat dict, whose keys are the prefix of a hop, "send." or "recv.", and the memory's own name. What is
+    in it is declared by `slots`; drivers, and checkpoints above all, read the declaration.
+
+    What a driver must know it asks here, and not the class: the facts below have defaults for exchanges that make one
+    mean of all ranks. `thinwire.exchange.wrapper` hands on those of an exchange inside another.
     """
 
     @property
@@ -39,31 +47,119 @@ class Exchange(Config, ABC):
         return all(channel.compressor.keeps_scale for channel in self.channels)
 
     @property
+    @abstractmethod
     def plain(self) -> Exchange:
         """What tensors that travel uncompressed go through, and all of them in rounds of warm-up.
 
-        Where it has a state, that is a part of the state of this exchange, by the same names.
+        Mostly that is `AllReduce()`. A state that it has is a part of the state of this exchange, by the same names.
         """
-        from thinwire.exchange.all_reduce import AllReduce  # noqa: PLC0415  (an exchange itself)
 
-        return AllReduce()
+    # Facts.
 
-    @abstractmethod
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The state of one vector on this rank."""
+    @property
+    def scope(self) -> Scope:
+        """Whom a rank waits for."""
+        return "everybody"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all ranks must agree first: all finite, one learning rate, which tensors have a gradient."""
+        return True
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps a state between rounds."""
+        return any(channel.memory.remembers for channel in self.channels)
+
+    @property
+    def carries_nan(self) -> bool:
+        """Whether it is a plain float32 sum: it carries what is not finite by itself, and waits for no agreement."""
+        return False
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the error of `channels[0].compressor` on the vector says something: it may then be sampled."""
+        return self.channels[0].compressor.keeps_scale
 
     @property
     def whole_tensors(self) -> bool:
         """Needs tensors whole, as matrices or for their scale: the engine does not cut its buckets into chunks."""
         return any(channel.compressor.whole_tensors for channel in self.channels)
 
+    @property
+    def one_piece(self) -> bool:
+        """Needs the whole model in one vector, and one lane."""
+        return False
+
+    @property
+    def before_step(self) -> bool:
+        """Whether models are mixed before their local step: the engine then does so during backward."""
+        return False
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it can run without rounds that ranks have in common."""
+        return False
+
+    @property
+    def pulls(self) -> bool:
+        """Whether `begin` and `penalty` change what each rank minimises between two exchanges."""
+        return False
+
+    @property
+    def cannot_drop(self) -> str:
+        """Empty where a neighbour may be dropped; otherwise what to write instead."""
+        return "write deepsqueeze(), or d_psgd()"
+
+    def edges(self, n: int) -> list[tuple[int, int]]:
+        """Every pair of `n` ranks that may ever talk to each other; none where all ranks meet."""
+        return []
+
+    def check(self, n: int) -> None:
+        """Refuse a number of ranks that the exchange does not fit."""
+
+    # What it does.
+
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """What the state of one vector holds on this rank; here, what the memories of the hops hold."""
+        return {
+            f"{prefix}{half}.{name}": slot
+            for prefix, channel in self.hops.items()
+            for half, slots in (("send", channel.memory.slots()), ("recv", channel.memory.receiver_slots()))
+            for name, slot in slots.items()
+        }
+
+    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
+        """Which elements the entry `name` of the state covers on this rank."""
+        return 0, layout.numel
+
+    @final
+    def cover(self, name: str, layout: Layout, comm: Comm) -> Layout:
+        """The layout of those elements."""
+        span = self.span(name, layout, comm)
+        return layout if span == (0, layout.numel) else layout.cut(*span)
+
+    @final
+    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+        """The state of one vector on this rank, at the start."""
+        state: State = {}
+        for name, slot in self.slots(layout, comm).items():
+            state |= make({name: slot}, self.cover(name, layout, comm), device)
+        return state
+
+    def start(self, x: Tensor, state: State) -> None:
+        """Models are `x` on every rank, so what both ends of an edge remember may start there."""
+
+    async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
+        """Prepare a round before its first local step, where the exchange pulls."""
+
+    def penalty(self, rank: int, n: int) -> float:
+        """How hard the model is pulled towards zero in its local steps, where the exchange pulls."""
+        return 0.0
+
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be changed."""
-
-    def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
-        """Which elements the state tensor `name` covers on this rank."""
-        return 0, layout.numel
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """The groups of ranks that talk among themselves, besides the group of all."""
@@ -76,14 +172,6 @@ class Exchange(Config, ABC):
             channel.memory.rescale(part(state, f"{prefix}send."), factor)
 
 
-def part(state: State, prefix: str, start: int | None = None, stop: int | None = None) -> State:
-    """Views of the entries under a prefix, named without it and cut to the given elements."""
-    return {name[len(prefix) :]: t[start:stop] for name, t in state.items() if name.startswith(prefix)}
-
-
-def halves(channel: Channel, sender: Tensor, receiver: Tensor, prefix: str = "") -> State:
-    """The state of one hop, for vectors shaped like `sender` and `receiver`."""
-    return {
-        **{f"{prefix}send.{name}": t for name, t in channel.memory.init(sender).items()},
-        **{f"{prefix}recv.{name}": t for name, t in channel.memory.init_receiver(receiver).items()},
-    }
+def part(state: State, prefix: str) -> State:
+    """The entries under a prefix, named without it."""
+    return {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}

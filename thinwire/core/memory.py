@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from thinwire.core.config import Config
+from thinwire.core.slots import Slots, make
+from thinwire.core.types import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.types import Context, State
+
+
+class Feedback(NamedTuple):
+    """p = x + alpha e is encoded, and e = beta e + (x - q) kept, q being p as the receivers decode it."""
+
+    alpha: float
+    beta: float
+
+    def growth(self, omega: float) -> float:
+        """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
+        return self.alpha**2 * omega + (self.beta - self.alpha) ** 2
 
 
 class Memory(Config, ABC):
@@ -20,14 +33,53 @@ class Memory(Config, ABC):
     A memory that `skips` is asked twice whether a round is worth sending: by `before`, and by `worth` once it can see
     what the receivers would decode.
 
-    Each half has its own state. Every tensor of a state has one entry per element of the vector, so that the
-    engine can cut it, store it by parameter and restore it under another plan.
+    Each half has its own state, and declares what is in it (`thinwire.core.slots`).
     """
 
     skips: ClassVar[bool] = False
     """Whether `before` may return None, or `worth` False, so that nothing is sent."""
     needs_scale: ClassVar[bool] = False
     """Whether what is decoded must grow with what was sent, since the memory would otherwise never settle."""
+    settles: ClassVar[bool] = False
+    """Whether what is sent tends to zero as vectors settle: it is what a prediction at both ends has missed."""
+    for_models: ClassVar[bool] = False
+    """Whether it may stand around models, which do not tend to zero. One that settles keeps its prediction as
+    "shift"."""
+
+    @abstractmethod
+    def slots(self) -> Slots:
+        """What the sender's state holds."""
+
+    def receiver_slots(self) -> Slots:
+        """What the receiver's state holds; nothing, unless it predicts."""
+        return {}
+
+    @final
+    def init(self, like: Tensor) -> State:
+        """The sender's state for a vector like `like`, at the start."""
+        return make(self.slots(), Layout.flat(like.numel()), like.device)
+
+    @property
+    @final
+    def remembers(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self.slots()) or self.predicts
+
+    @property
+    @final
+    def predicts(self) -> bool:
+        """Whether the receiver has a half too: a prediction, which needs the mean over all senders."""
+        return bool(self.receiver_slots())
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that was lost, or sent, counts in full: it has no factor below 1."""
+        return True
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Where its equations are those of `Feedback`, with e as "residual": an encoder does them in its own pass."""
+        return None
 
     @property
     def motion(self) -> int:
@@ -38,14 +90,6 @@ class Memory(Config, ABC):
     def plain(self) -> Memory:
         """What must be kept where a vector is sent whole: momentum, but no residual. Its state has the same names."""
         return NoMemory()
-
-    @abstractmethod
-    def init(self, like: Tensor) -> State:
-        """The sender's state for a vector shaped like `like`, zero at the start."""
-
-    def init_receiver(self, like: Tensor) -> State:
-        """The receiver's state; none unless it predicts."""
-        return {}
 
     def rescale(self, state: State, factor: float) -> None:
         """Adapt the sender's state, in place, to a learning rate that has changed by 1/`factor`."""
@@ -73,8 +117,9 @@ class NoMemory(Memory):
     """Remembers nothing."""
 
     name: ClassVar[str] = "none"
+    for_models: ClassVar[bool] = True
 
-    def init(self, like: Tensor) -> State:
+    def slots(self) -> Slots:
         """No state."""
         return {}
 

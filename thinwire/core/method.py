@@ -15,7 +15,7 @@ from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
 from thinwire.core.recipe import Recipe
 from thinwire.core.registry import Registry
-from thinwire.sync.schedule import Sync
+from thinwire.core.schedule import Sync
 
 P = ParamSpec("P")
 

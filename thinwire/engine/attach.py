@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 from thinwire.core.clock import Span
 from thinwire.core.method import Method
 from thinwire.engine import checkpoint
-from thinwire.engine.asynchronous import AsyncModels
 from thinwire.engine.consensus import Consensus
-from thinwire.engine.exchanger import Exchanger
-from thinwire.engine.gradients import Gradients
+from thinwire.engine.hooks import HookDriver, Hooks, Removable
 from thinwire.engine.legal import check_method
+from thinwire.engine.loop import Loop
+from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
     attached,
     check_free,
@@ -30,16 +30,14 @@ from thinwire.engine.misuse import (
     refuse_ddp,
     tuple_of,
 )
-from thinwire.engine.models import Models
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
 from thinwire.engine.replicas import equalise
-from thinwire.engine.rounds import Packed, Removable, Rounds
+from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
-from thinwire.engine.signal import Source, source
+from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
-from thinwire.exchange.proximal import Proximal
-from thinwire.sync.signals import Param
+from thinwire.engine.transport import ProcessTransport
 
 
 def attach(
@@ -85,13 +83,12 @@ def attach(
     return wire
 
 
-def _by_hooks(packed: Packed, signal: Source | None) -> Rounds:
-    """The rounds that torch hooks drive, on the parameters or on the optimizer."""
-    if signal is not None:
-        return Gradients(packed, signal)
-    if packed.exchanger.method.sync.staleness is None:
-        return AsyncModels(packed)
-    return Models(packed)
+MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
+
+
+def _by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
+    """Hooks on the parameters and on the optimizer."""
+    return Hooks(loop, schedule(loop), transport.run)
 
 
 @final
@@ -106,13 +103,14 @@ class Wire:
         method: Method,
         group: dist.ProcessGroup,
         settings: Settings,
-        make_rounds: Callable[[Packed, Source | None], Rounds],
+        make_driver: MakeDriver,
         *,
         equal: bool = False,
+        block: str = "`with wire.no_sync():`",
     ) -> None:
-        """With `equal`, parameters and buffers are the same on all ranks already."""
+        """With `equal`, parameters and buffers are the same on all ranks already; `block` accumulates gradients."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
-        self._make_rounds = make_rounds
+        self._make_driver, self._block = make_driver, block
         self._trained = members
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
@@ -121,14 +119,13 @@ class Wire:
         self._build(method, settings.seed)
         try:
             if not equal:
-                self._exchanger.call(lambda driver: equalise(model, driver.everybody))
-            self._exchanger.forget_traffic()
-            self._rounds.begin()
+                self._transport.direct(lambda driver: equalise(model, driver.everybody))
+            self._begin()
         except BaseException as error:
-            self._rounds.close(failed=True)
-            self._exchanger.close(failed=True, why=f"it failed in attach: {error}")
+            self._driver.close()
+            self._close(failed=True, why=f"it failed in attach: {error}")
             raise
-        self._exchanger.watch.beating = False
+        self._transport.watch.beating = False
         if optimizer is not None:
             attached.add(optimizer)
 
@@ -137,7 +134,7 @@ class Wire:
     @property
     def method(self) -> Method:
         """The method in use."""
-        return self._exchanger.method
+        return self._runner.method
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -145,7 +142,7 @@ class Wire:
 
         Where models are exchanged, optimizer steps in the block are local.
         """
-        self._rounds.check_no_sync()
+        self._driver.check_no_sync()
         self._quiet += 1
         try:
             yield
@@ -154,8 +151,8 @@ class Wire:
 
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
-        skipped = {"steps_skipped": self._skipped + self._packed.skipping.skipped}
-        return {**skipped, **self._rounds.report(), **self._exchanger.report()}
+        skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
+        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report()}
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
@@ -163,22 +160,22 @@ class Wire:
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
-        return sorted(self._exchanger.events, key=lambda span: span.start)
+        return sorted(self._runner.telemetry.events, key=lambda span: span.start)
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""
-        self._rounds.settle()
+        self._driver.run(self._driver.settle())
         with torch.no_grad():
-            found = self._exchanger.consensus(self._rounds.models())
+            found = self._transport.run(self._runner.consensus(self._loop.models()))
         model: dict[str, torch.Tensor] = {}
-        for bucket, (mean, _) in zip(self._packed.buckets, found, strict=True):
+        for bucket, (mean, _) in zip(self._loop.buckets, found, strict=True):
             cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
             model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
 
     def distances(self) -> list[tuple[int, float]]:
         """How far apart the models were, as (round, estimate), measured every 50 rounds of a method that gossips."""
-        return list(self._exchanger.distances)
+        return list(self._runner.telemetry.distances)
 
     def switch(self, method: Method) -> None:
         """Go on with another method; memories that both have are kept. Every rank calls it between steps.
@@ -187,29 +184,34 @@ class Wire:
         optimizers, without memories.
         """
         check_method_type(method, "wire.switch({})")
-        self._rounds.check_switch(method)
-        old, rounds, packed = self._exchanger, self._rounds, self._packed
-        models = Param() in (self.method.sync.of, method.sync.of)
-        kept = None if models else checkpoint.collect(old, packed.buckets)
-        self._build(method, old.seed)  # a meeting that fails leaves everything as it was
-        rounds.close()
-        self._skipped += packed.skipping.skipped
-        self._exchanger.succeed(old)
-        old.close(why=f"it switched to {method.id}")
+        self._driver.check_switch(method)
+        transport, runner, driver, loop = self._transport, self._runner, self._driver, self._loop
+        models = self.method.sync.of.models or method.sync.of.models
+        kept = None if models else checkpoint.collect(runner, loop.buckets)
+        self._build(method, runner.seed)  # a meeting that fails leaves everything as it was
+        driver.run(driver.ends())
+        driver.close()
+        self._skipped += loop.skipping.skipped
+        self._runner.telemetry.succeed(runner.telemetry)
+        self._runner.round = runner.round
+        self._runner.motion.restore(runner.motion.steps)
+        runner.motion.close()
+        transport.close(why=f"it switched to {method.id}")
         if kept is None:
             self._average()
-            self._exchanger.forget_traffic()
-            self._rounds.begin()
+            self._begin()
         else:
-            checkpoint.restore(self._exchanger, self._packed.buckets, kept, on_resize="error", same=False)
-        self._exchanger.watch.beating = False
+            self._restore(kept, on_resize="error", same=False)
+        self._transport.watch.beating = False
 
     def state_dict(self) -> dict[str, Any]:
         """The memories of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint.
 
         Where models are exchanged, this rank's model is part of it.
         """
-        return checkpoint.collect(self._exchanger, self._packed.buckets, self._rounds.save())
+        with torch.no_grad():
+            more = self._transport.run(self._driver.schedule.save())
+        return checkpoint.collect(self._runner, self._loop.buckets, more)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -220,8 +222,8 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories.
         """
-        saved, resized = checkpoint.restore(self._exchanger, self._packed.buckets, state, on_resize=on_resize)
-        self._rounds.load(saved, resized=resized)
+        saved, resized = self._restore(state, on_resize=on_resize)
+        self._driver.load(saved, resized=resized)
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
@@ -236,17 +238,17 @@ class Wire:
         self._end(error)
 
     def _build(self, method: Method, seed: int) -> None:
-        """Make the plan, the exchanger, the buckets and the hooks for `method`, after a handshake."""
+        """Make the plan, the transport, the buckets and the hooks for `method`, after a handshake."""
         settings = self._settings
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
-        signal = None if isinstance(method.sync.of, Param) else source(method.sync.of, self._optimizer)
+        signal = source(method.sync.of, self._optimizer)
         plan = make_plan(
             [item for _, item in self._trained],
             method.id,
             bucket_mb=method.overlap.bucket_mb,
             min_size=smallest(method) if settings.min_size is None else settings.min_size,
             exclude=settings.exclude,
-            whole=isinstance(method.exchange, Proximal),
+            whole=method.exchange.one_piece,
         )
         fields = {
             "model": str([(item.name, item.shape) for _, item in self._trained]),
@@ -254,16 +256,22 @@ class Wire:
             "on_nonfinite": settings.on_nonfinite,
         }
         # A meeting that fails leaves everything as it was.
-        self._exchanger = Exchanger.meet(
-            method, self._group, seed, settings.timeout, fields, self._optimizer, settings.drop_dead
-        )
+        self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
         self._plan = plan
         by_name = {one.item.name: one for one in self._trained}
-        buckets = [self._exchanger.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
+        buckets = [self._runner.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
         members = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
         skipping = Skipping(self._optimizer, settings.on_nonfinite)
-        self._packed = Packed(self._exchanger, buckets, members, self._optimizer, lambda: self._quiet > 0, skipping)
-        self._rounds: Rounds = self._make_rounds(self._packed, signal)
+        self._loop = Loop(
+            self._runner, buckets, members, self._optimizer, skipping, lambda: self._quiet > 0, signal, self._block
+        )
+        self._driver = self._make_driver(self._loop, self._transport)
+
+    def _begin(self) -> None:
+        """Start to train with the method at hand; what attach itself has sent does not count."""
+        self._runner.telemetry.forget_traffic()
+        self._driver.schedule.begin()
+        self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
         if self._optimizer is not None:
@@ -272,15 +280,34 @@ class Wire:
             hook.remove()
         failed = error is not None
         try:
-            self._rounds.close(failed=failed)
+            if not failed:
+                self._driver.run(self._driver.ends())
         except BaseException as late:
-            self._exchanger.close(failed=True, why=f"it raised {type(late).__name__}: {late}")
+            self._close(failed=True, why=f"it raised {type(late).__name__}: {late}")
             raise
-        self._exchanger.close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else "")
+        finally:
+            self._driver.close()
+        why = (
+            f"it raised {type(error).__name__}: {error}"
+            if failed
+            else f"it detached after {self._runner.round} rounds"
+        )
+        self._close(failed=failed, why=why)
+
+    def _close(self, *, failed: bool, why: str) -> None:
+        self._transport.close(failed=failed, why=why)
+        self._runner.motion.close()
 
     def _hold(self, hook: Removable) -> None:
         """Keep a hook until the end."""
         self._hooks.append(hook)
+
+    @torch.no_grad()
+    def _restore(
+        self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize, same: bool = True
+    ) -> tuple[Mapping[str, Any], bool]:
+        work = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize, same=same)
+        return self._transport.run(work)
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -295,5 +322,6 @@ class Wire:
             for name, moment in ({} if self._optimizer is None else self._optimizer.state[p]).items():
                 if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
                     moments[f"{item.name}|{name}"] = moment
-        for name in self._exchanger.common(list(moments)):
-            moments[name].copy_(self._exchanger.average(moments[name].float()))
+        run, runner = self._transport.run, self._runner
+        for name in run(runner.common(list(moments))):
+            moments[name].copy_(run(runner.average(moments[name].float())))

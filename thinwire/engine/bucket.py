@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -14,11 +15,9 @@ from thinwire.engine.plan import Parcel, chunks
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.clock import Clock
+    from thinwire.core.comm import Comm
     from thinwire.core.exchange import Exchange
-    from thinwire.engine.handover import Handover
-    from thinwire.engine.lane import Piece
+    from thinwire.engine.runner import Round
 
 
 @final
@@ -31,44 +30,12 @@ class Chunk:
     layout: Layout
     state: State
     lr: float | None = None  # that of the last exchange; what the memory holds is rescaled when it changes
-
-
-@final
-@dataclass(eq=False)
-class Agreed:
-    """What all ranks know about a bucket's round before it is exchanged."""
-
-    broken: int  # 0 if everything is finite, else one more than the highest rank on which it is not
-    same_lr: bool
-    used: list[bool]  # by tensor: whether any rank has a gradient for it
-
-    @property
-    def finite(self) -> bool:
-        """Whether everything is finite on every rank."""
-        return not self.broken
-
-    @property
-    def worth_sending(self) -> bool:
-        """Whether the round goes on."""
-        return self.finite and self.same_lr
-
-
-@final
-@dataclass(eq=False)
-class Round:
-    """One bucket on its way."""
-
-    handover: Handover
-    agreed: Piece[Agreed] | None  # None for models that gossip: they need no agreement
-    lr: float
-    models: bool  # whether the bucket holds models; otherwise it holds gradients
-    parts: list[Piece[None]] = field(default_factory=list)
-    clocks: list[Clock] = field(default_factory=list)
+    last: Awaitable[None] | None = None  # the exchange that was launched last: the next one waits for it
 
 
 @final
 class Bucket:
-    """`views[i]` is tensor i inside the flat buffer, which is allocated once."""
+    """`views[i]` is tensor i inside the flat buffer. A round sends this buffer, or a vector that it borrows."""
 
     def __init__(self, index: int, parcel: Parcel, exchange: Exchange, comm: Comm, chunk_mb: float) -> None:
         device = parcel.items[0].device
@@ -78,17 +45,22 @@ class Bucket:
         self.exchange = exchange
         self.layout = parcel.layout
         self.flat = torch.zeros(self.layout.numel, device=device)
-        edges = list(zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False))
-        self.views: list[Tensor] = [self.flat[at : at + size].view(shape) for at, size, shape in edges]
+        self.views = self.cut(self.flat)
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
-        self.round: Round | None = None
+        self.open: list[Round] = []  # rounds under way, the oldest first
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
+        self.whole = Chunk(0, self.layout.numel, self.layout, {})  # for exchanges that keep nothing
         cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
         self.chunks = []
         for start, stop in cuts:
             layout = self.layout.cut(start, stop)
             self.chunks.append(Chunk(start, stop, layout, exchange.init(layout, comm, device)))
+
+    def cut(self, x: Tensor) -> list[Tensor]:
+        """The tensors inside a vector that lies like the buffer."""
+        edges = zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False)
+        return [x[at : at + size].view(shape) for at, size, shape in edges]
 
     @property
     def ready(self) -> bool:

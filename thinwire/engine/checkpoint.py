@@ -1,133 +1,127 @@
 """Checkpoints: what the memories hold, by parameter and element, so that another plan can take it up.
 
 A rank's state is one entry "rank<r>" of plain values and tensors: `torch.load(weights_only=True)` reads it, and
-torch.distributed.checkpoint stores the ranks beside each other. A tensor's key is the name of the memory, where in
-the parameter it starts, and the parameter: "up.send.residual|0|conv.weight".
+torch.distributed.checkpoint stores the ranks beside each other. The tensors are those of `thinwire.engine.pieces`.
 
 Restoring asks for elements, not for buckets. Each rank takes its own where it has them. An element that another rank
-owned under the old plan comes from that rank. When the number of ranks has changed, every rank takes the mean over
-those that held the element, so that the mean of the residuals is what it was.
+owned under the old plan comes from that rank. When the number of ranks has changed, every entry of a state does what
+its slot says: residuals, for example, become the mean over the ranks that held the element, so that their mean is
+what it was.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
-import thinwire
-from thinwire.comm.base import to_bytes, to_tensor
+from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.config import from_json
+from thinwire.core.version import VERSION
 from thinwire.engine.damage import FORMAT, check_entries, check_tensors
+from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 
 if TYPE_CHECKING:
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
-    from thinwire.engine.exchanger import Exchanger
+    from thinwire.engine.runner import Runner
 
+T = TypeVar("T")
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-Where = tuple[str, str]  # memory, parameter
-Pieces = dict[Where, list[tuple[int, Tensor]]]  # where each piece starts inside the parameter
 
 
-class Piece(NamedTuple):
-    """Elements of one parameter inside one state tensor: a view."""
-
-    where: Where
-    start: int
-    data: Tensor
-    model: bool = False  # it is a model, which `reset` keeps, and no memory
-
-
-def collect(exchanger: Exchanger, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The state of this rank, with the entries of `more`."""
-    pieces: Pieces = {}
-    for piece in _pieces(exchanger.comm, buckets):
-        pieces.setdefault(piece.where, []).append((piece.start, piece.data))
-    tensors = {
-        f"{memory}|{start}|{name}": data
-        for (memory, name), parts in pieces.items()
-        for start, data in _joined(sorted(parts, key=lambda part: part[0]))
-    }
     lr = {item.name: chunk.lr for b in buckets for chunk in b.chunks for item in b.items if chunk.lr is not None}
     state = {
         "format": FORMAT,
-        "thinwire": thinwire.__version__,
-        "method": exchanger.method.to_json(),
-        "ranks": exchanger.comm.size,
-        "round": exchanger.round,
-        "seed": exchanger.seed,
+        "thinwire": VERSION,
+        "method": runner.method.to_json(),
+        "ranks": runner.comm.size,
+        "round": runner.round,
+        "seed": runner.seed,
         "lr": lr,
-        "motion": list(exchanger.motion.steps),
+        "motion": list(runner.motion.steps),
         "parameters": {item.name: list(item.shape) for bucket in buckets for item in bucket.items},
-        "tensors": tensors,
+        "tensors": stored(pieces(runner.comm, buckets)),
         **(more or {}),
     }
-    return {f"rank{exchanger.comm.rank}": state}
+    return {f"rank{runner.comm.rank}": state}
 
 
-@torch.no_grad()
-def restore(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
+async def restore(
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
 ) -> tuple[Mapping[str, Any], bool]:
-    """Fill the memories; one that was not saved for a parameter starts at zero. Every rank calls it.
+    """Fill the memories; one that was not saved for a parameter starts anew. Every rank calls it.
 
     A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was. The state
     of another method is an error too, unless `same` is False. Returns what else was saved, and whether the number of
     ranks has changed.
     """
-    comm = exchanger.comm
-    states: dict[int, Mapping[str, Any]] = {}
-    with _agreement(exchanger):
-        states = _checked(exchanger, buckets, saved, on_resize, same=same)
+    comm = runner.comm
+    states = await _agreed(runner, lambda: _checked(runner, buckets, saved, on_resize, same=same))
     first = next(iter(states.values()))
-    held = {rank: _held(state) for rank, state in states.items()}
-    own = held[comm.rank] if first["ranks"] == comm.size else None
+    by_rank = {rank: held(state["tensors"]) for rank, state in states.items()}
+    own = by_rank[comm.rank] if first["ranks"] == comm.size else None
     fresh = own is None and on_resize == "reset"
-    lacking = set() if own is None else {p.where[0] for p in _pieces(comm, buckets) if not _covered(own, p)}
-    shared = exchanger.call(lambda driver: driver.run(_share(driver.comm, sorted(lacking), own or {})))
-    for rank, pieces in shared.items():
-        held[rank] = {**held.get(rank, {}), **pieces}
-    found: list[tuple[Piece, Tensor]] = []
-    with _agreement(exchanger):
-        for piece in _pieces(comm, buckets):
-            saved_somewhere = any(piece.where in pieces for pieces in held.values())
-            if not saved_somewhere or (fresh and not piece.model):
-                found.append((piece, torch.zeros(())))
-            elif own is not None and _covered(own, piece):
-                found.append((piece, _assemble([own], piece)))
-            else:
-                found.append((piece, _assemble(list(held.values()), piece)))
+    wanted = [piece for piece in pieces(comm, buckets) if piece.leads]
+    lacking = set() if own is None else {piece.where[0] for piece in wanted if not covered(own, piece)}
+    shared = await runner.transport.launch(lambda comm: _share(comm, sorted(lacking), own or {}))
+    for rank, given in shared.items():
+        by_rank[rank] = {**by_rank.get(rank, {}), **given}
+
+    def find(piece: Piece) -> Tensor | None:
+        saved_somewhere = any(piece.where in one for one in by_rank.values())
+        if not saved_somewhere or (fresh and not piece.model):
+            return None
+        if own is not None:
+            return assembled([own] if covered(own, piece) else [*by_rank.values()], piece)
+        return _resized(by_rank, piece, comm)
+
+    found = await _agreed(runner, lambda: [(piece, find(piece)) for piece in wanted])
     for piece, data in found:
-        piece.data.copy_(data)
-    exchanger.round = first["round"]
-    exchanger.seed = first["seed"]
-    exchanger.motion.restore(first["motion"])
+        if data is None:
+            piece.data.fill_(piece.slot.fill)
+        else:
+            piece.data.copy_(data)
+    runner.round = first["round"]
+    runner.seed = first["seed"]
+    runner.motion.restore(first["motion"])
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)
     return first, own is None
 
 
-@contextmanager
-def _agreement(exchanger: Exchanger) -> Iterator[None]:
-    """Raise on every rank what one of them raises in the block, so that no rank goes on alone."""
-    wrong = ""
+def _resized(by_rank: Mapping[int, Held], wanted: Piece, comm: Comm) -> Tensor | None:
+    """What the slot makes of the numbers of another number of ranks; None starts anew."""
+    slot, everybody = wanted.slot, [*by_rank.values()]
+    if slot.replicated or slot.on_resize == "mean":
+        return assembled(everybody, wanted)
+    if slot.on_resize == "sum":
+        return assembled(everybody, wanted, shares=comm.size)
+    own = by_rank.get(comm.rank, {})
+    return assembled([own], wanted) if slot.on_resize == "keep" and covered(own, wanted) else None
+
+
+async def _agreed(runner: Runner, work: Callable[[], T]) -> T:
+    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
+    wrong, result = "", None
     try:
-        yield
+        result = work()
     except Exception as error:  # whatever it is, the state is not what `collect` made
         wrong = str(error) or repr(error)
-    said = exchanger.call(lambda driver: driver.run(_tell(driver.comm, wrong)))
+    said = await runner.transport.launch(lambda comm: _tell(comm, wrong))
     told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
     if told:
         raise ValueError(told)
+    return cast("T", result)
 
 
 async def _tell(comm: Comm, text: str) -> list[str]:
@@ -135,7 +129,7 @@ async def _tell(comm: Comm, text: str) -> list[str]:
 
 
 def _checked(
-    exchanger: Exchanger, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
+    runner: Runner, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
 ) -> dict[int, Mapping[str, Any]]:
     """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
@@ -145,12 +139,12 @@ def _checked(
     for rank, state in states.items():
         check_entries(f"the state of rank {rank}", state)
         if same:
-            _check_method(exchanger.method, state)
+            _check_method(runner.method, state)
         _check_model(buckets, state["parameters"])
         # Names may tell of neighbours, so those of other ranks, or of another number of ranks, are not known here.
-        own = same and rank == exchanger.comm.rank and state["ranks"] == exchanger.comm.size
+        own = same and rank == runner.comm.rank and state["ranks"] == runner.comm.size
         check_tensors(f"the state of rank {rank}", state, names if own else ())
-    comm, first = exchanger.comm, next(iter(states.values()))
+    comm, first = runner.comm, next(iter(states.values()))
     for rank, state in states.items():
         for entry in ("ranks", "round", "seed", "method"):
             if state[entry] != first[entry]:
@@ -210,74 +204,7 @@ def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
     return [{rank: state} for rank, state in states.items()]
 
 
-def _pieces(comm: Comm, buckets: Sequence[Bucket]) -> Iterator[Piece]:
-    """Every state tensor, cut at parameters."""
-    for bucket in buckets:
-        for chunk in bucket.chunks:
-            for memory, tensor in chunk.state.items():
-                low, high = (chunk.start + at for at in bucket.exchange.span(memory, chunk.layout, comm))
-                for item, at, size in zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False):
-                    start, stop = max(low, at), min(high, at + size)
-                    if start < stop:
-                        yield Piece((memory, item.name), start - at, tensor[start - low : stop - low])
-        for name, tensor in bucket.extra.items():
-            for item, at, size in zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False):
-                if size:
-                    yield Piece((name, item.name), 0, tensor[at : at + size], model=True)
-
-
-def _joined(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
-    """Copies of the parts, with adjacent ones joined."""
-    runs: list[tuple[int, list[Tensor]]] = []
-    for start, data in parts:
-        if runs and runs[-1][0] + sum(d.numel() for d in runs[-1][1]) == start:
-            runs[-1][1].append(data)
-        else:
-            runs.append((start, [data]))
-    return [(start, torch.cat(datas)) for start, datas in runs]
-
-
-def _held(state: Mapping[str, Any]) -> Pieces:
-    pieces: Pieces = {}
-    for key, data in state["tensors"].items():
-        memory, start, name = key.split("|", 2)
-        pieces.setdefault((memory, name), []).append((int(start), data))
-    return pieces
-
-
-def _covered(pieces: Pieces, wanted: Piece) -> bool:
-    parts = pieces.get(wanted.where, [])
-    stop = wanted.start + wanted.data.numel()
-    found = sum(max(0, min(stop, start + d.numel()) - max(wanted.start, start)) for start, d in parts)
-    return found == wanted.data.numel()
-
-
-def _assemble(sources: Sequence[Pieces], wanted: Piece) -> Tensor:
-    """The wanted elements: the mean over the ranks that hold them.
-
-    What receivers hold is the same on every rank, so that the first copy is taken.
-    """
-    replicated = ".recv." in f".{wanted.where[0]}"
-    total = torch.zeros(wanted.data.numel(), dtype=torch.float64)
-    holders = torch.zeros(wanted.data.numel(), dtype=torch.int64)
-    stop = wanted.start + wanted.data.numel()
-    for pieces in sources:
-        for start, data in pieces.get(wanted.where, []):
-            low, high = max(start, wanted.start), min(start + data.numel(), stop)
-            if low < high:
-                here, there = slice(low - wanted.start, high - wanted.start), slice(low - start, high - start)
-                take = (holders[here] == 0) if replicated else torch.ones(high - low, dtype=torch.bool)
-                total[here] += torch.where(take, data[there].cpu().double(), 0.0)
-                holders[here] += take
-    if not bool((holders > 0).all()):
-        memory, name = wanted.where
-        raise ValueError(
-            f"the state does not hold '{memory}' for every element of {name}; it was saved from another model"
-        )
-    return (total / holders).to(wanted.data.dtype)
-
-
-async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Pieces]:
+async def _share(comm: Comm, lacking: list[str], own: Held) -> dict[int, Held]:
     """From every rank, the pieces of those memories that some rank lacks."""
     said = await comm.all_gather(to_tensor(json.dumps(lacking).encode()))
     wanted = {memory for text in said for memory in json.loads(to_bytes(text))}
@@ -285,7 +212,7 @@ async def _share(comm: Comm, lacking: list[str], own: Pieces) -> dict[int, Piece
         return {}
     buffer = io.BytesIO()
     torch.save({f"{m}|{n}": parts for (m, n), parts in own.items() if m in wanted}, buffer)
-    shared: dict[int, Pieces] = {}
+    shared: dict[int, Held] = {}
     for rank, data in enumerate(await comm.all_gather(to_tensor(buffer.getvalue()))):
         loaded = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu")
         shared[rank] = {(key.split("|", 1)[0], key.split("|", 1)[1]): parts for key, parts in loaded.items()}

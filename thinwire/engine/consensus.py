@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.engine.bucket import Bucket
 
 SAMPLED = 8192  # elements of a bucket that an estimate looks at

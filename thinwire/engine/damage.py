@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.engine.pieces import read_key
+
 FORMAT = 1
 
 
@@ -42,21 +44,24 @@ def check_tensors(who: str, state: Mapping[str, Any], memories: Collection[str])
     tensors, shapes = state["tensors"], state["parameters"]
     held: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for key, data in tensors.items():
-        memory, start, name = [*str(key).split("|", 2), "", ""][:3]
-        if not start.isdecimal() or name not in shapes:
+        parts = read_key(str(key))
+        if parts is None or parts.name not in shapes:
             raise ValueError(
                 f"{who} has a tensor '{key}', whose name is not 'memory|start|parameter' for one of its parameters"
             )
+        memory, start, stop, name = parts
         if memories and memory not in memories:
             raise ValueError(f"{who} has a tensor '{key}', but the method has no memory '{memory}'")
         if not isinstance(data, Tensor) or data.dim() != 1 or data.is_complex():
             raise _wrong(who, f"has '{key}' =", data, "a tensor of one dimension")
-        stop, whole = int(start) + data.numel(), math.prod(shapes[name])
+        if stop is not None and (data.numel() != 1 or stop <= start):
+            raise _wrong(who, f"has '{key}' =", data, "one number for some elements")
+        stop, whole = start + data.numel() if stop is None else stop, math.prod(shapes[name])
         if stop > whole:
             raise ValueError(f"{who} has '{key}' with elements {start} to {stop}, but {name} has {whole}")
         if not bool(data.isfinite().all()):
             raise ValueError(f"{who} has '{key}' with elements that are not finite")
-        held.setdefault((memory, name), []).append((int(start), stop, str(key)))
+        held.setdefault((memory, name), []).append((start, stop, str(key)))
     for pieces in held.values():
         pieces.sort()
         for (_, end, one), (begin, _, other) in pairwise(pieces):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -22,14 +21,15 @@ from torch.optim import Optimizer
 
 from thinwire.core.method import Method
 from thinwire.engine.attach import Wire
-from thinwire.engine.filling import Filling
+from thinwire.engine.filling import Place
+from thinwire.engine.hooks import HookDriver
+from thinwire.engine.loop import Loop
 from thinwire.engine.misuse import check_free, check_method_type, check_optimizer, tuple_of
 from thinwire.engine.parameters import exchanged_by_ddp
-from thinwire.engine.rounds import Packed, Rounds
+from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
-from thinwire.engine.signal import Source
 from thinwire.engine.skipping import OnNonfinite, check_policy
-from thinwire.sync.signals import Param
+from thinwire.engine.transport import ProcessTransport
 
 Hook: TypeAlias = Callable[[Wire, dist.GradBucket], Future[Tensor]]
 
@@ -63,41 +63,49 @@ def ddp_hook(
         check_free(optimizer)
     check_policy(on_nonfinite)
 
-    def make(packed: Packed, source: Source | None) -> Rounds:
-        assert source is not None  # only models have none
-        return DdpGradients(packed, source, model.process_group)
+    def make(loop: Loop, transport: ProcessTransport) -> HookDriver:
+        return DdpDriver(loop, transport, model.process_group)
 
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     members = exchanged_by_ddp(model, optimizer)
-    return Wire(model.module, optimizer, members, method, model.process_group, settings, make, equal=True), _hook
+    block = "`with model.no_sync():`"
+    group = model.process_group
+    return Wire(model.module, optimizer, members, method, group, settings, make, equal=True, block=block), _hook
 
 
 def _check_signal(method: Method) -> None:
-    if isinstance(method.sync.of, Param):
+    if method.sync.of.models:
         raise ValueError(
             f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
         )
 
 
 @final
-class DdpGradients(Rounds):
+class DdpDriver(HookDriver):
     """Takes the gradients that DDP hands over, and delivers all results when it hands over the last bucket."""
 
-    def __init__(self, packed: Packed, source: Source, group: dist.ProcessGroup) -> None:
-        super().__init__(packed)
-        self._filling = Filling(packed, source, "`with model.no_sync():`")
-        self._places = {id(place.one.parameter): place for place in self._filling.places}
+    overdue = False  # DDP calls its hook in every backward pass
+
+    def __init__(self, loop: Loop, transport: ProcessTransport, group: dist.ProcessGroup) -> None:
+        super().__init__(loop, schedule(loop), transport.run)
+        self._places = {id(place.one.parameter): place for place in loop.filling.places}
         self._group = group
         self._open = True
         self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
         self._grads: dict[int, Tensor] = {}  # by parameter, where the results go
 
-    def before_step(self, *, closure: bool) -> None:
-        """Nothing has to be done: DDP calls its hook in every backward pass."""
+    def filled(self, place: Place, view: Tensor) -> None:
+        """DDP keeps its own gradients."""
 
-    def after_step(self) -> None:
-        """The gradients at hand have been used."""
-        self._filling.since_step = 0
+    def deliver(self, place: Place, view: Tensor) -> None:
+        """Copy the result to where DDP looks for it."""
+        grad = self._grads.get(id(place.one.parameter))
+        if grad is not None:
+            grad.copy_(view)
+
+    def earlier(self, place: Place) -> Tensor | None:
+        """DDP hands over all gradients in every pass."""
+        return None
 
     def check_switch(self, method: Method) -> None:
         """Refuse methods that exchange models."""
@@ -107,41 +115,31 @@ class DdpGradients(Rounds):
         """Refuse the block: DDP looks only at its own."""
         raise ValueError("DDP decides which backward passes exchange; write `with model.no_sync():`")
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self) -> None:
         """Let the hook compute a plain mean from here on."""
-        super().close(failed=failed)
+        super().close()
         self._open = False
 
-    @torch.no_grad()
     def exchange(self, full: dist.GradBucket) -> Future[Tensor]:
         """Take what DDP has filled. Its futures are done when the last bucket of the round has come back."""
         buffer = full.buffer()
         if not self._open:
             return self._plain_mean(buffer)
-        if not self._waiting:
-            self._filling.begin(stepping=self.stepping)
-        for p, grad in zip(full.parameters(), full.gradients(), strict=True):
-            self._grads[id(p)] = grad
-            self._filling.fill(self._places[id(p)], grad)
-        self._filling.launch_full()
         done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._waiting.append((done, buffer))
-        if full.is_last():
-            self._finish()
+        self.run(self._take(full))
         return done
 
-    def _finish(self) -> None:
-        waiting, grads = self._waiting, self._grads
-        self._waiting, self._grads = [], {}
-        self._filling.launch_rest(lambda place: None)
-        for place, view in self._filling.results():
-            grad = grads.get(id(place.one.parameter))
-            if grad is not None:
-                grad.copy_(view)
-        for done, buffer in waiting:
-            done.set_result(buffer)
-        if self.stepping:
-            self.packed.skipping.begin(self.packed.exchanger.round)
+    async def _take(self, full: dist.GradBucket) -> None:
+        for p, grad in zip(full.parameters(), full.gradients(), strict=True):
+            self._grads[id(p)] = grad
+            await self.gradient(self._places[id(p)], grad)
+        if full.is_last():
+            await self.backward_ends()
+            await self.all_launched()
+            waiting, self._waiting, self._grads = self._waiting, [], {}
+            for done, buffer in waiting:
+                done.set_result(buffer)
 
     def _plain_mean(self, buffer: Tensor) -> Future[Tensor]:
         buffer.div_(dist.get_world_size(self._group))
@@ -152,8 +150,8 @@ class DdpGradients(Rounds):
 
 
 def _hook(state: Wire, bucket: dist.GradBucket) -> Future[Tensor]:
-    rounds: Any = state._rounds
-    found: Future[Tensor] = rounds.exchange(bucket)
+    driver: Any = state._driver
+    found: Future[Tensor] = driver.exchange(bucket)
     return found
 
 

@@ -7,20 +7,21 @@ when it and all buckets before it in the plan are full, so that every rank launc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
-from thinwire.core.clock import Clock
 from thinwire.engine.signal import GradSource, Source
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.engine.bucket import Bucket
+    from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
-    from thinwire.engine.rounds import Packed
+    from thinwire.engine.runner import Agreed, Round
 
 TWICE = (
     "gradients have been exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
@@ -39,79 +40,104 @@ class Place(NamedTuple):
 
 @final
 class Filling:
-    """Fills, launches and collects the buckets of `packed`. `block` is what users write to accumulate gradients."""
+    """Fills and launches the buckets of a loop. `block` is what users write to accumulate gradients."""
 
-    def __init__(self, packed: Packed, source: Source, block: str) -> None:
-        self._packed, self._source, self._block = packed, source, block
-        self._launched = 0  # buckets of this round that are on their way
+    def __init__(self, loop: Loop, source: Source, block: str) -> None:
+        self._loop, self._source, self._block = loop, source, block
+        self.copies = (
+            False  # whether a round has a vector of its own, since the buffer is filled again before it ends
+        )
+        self._launched: list[Round] = []  # of this pass
         self.since_step = 0  # rounds since the last optimizer.step
         self._warned = False
         self.places = [
             Place(bucket, number, one)
-            for bucket, members in zip(packed.buckets, packed.members, strict=True)
+            for bucket, members in zip(loop.buckets, loop.members, strict=True)
             for number, one in enumerate(members)
         ]
+        self._first = [0, *accumulate(len(bucket.views) for bucket in loop.buckets)]  # place of each bucket's first
 
-    def begin(self, *, stepping: bool = False) -> None:
+    def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
-        self._packed.exchanger.events = []
-        self._launched = 0
-        if self.since_step and not stepping and not self._warned and not self._packed.skipping.broken:
+        loop = self._loop
+        loop.runner.telemetry.events = []
+        self._launched = []
+        for bucket in loop.buckets:
+            bucket.emptied()
+        if self.since_step and not loop.stepping and not self._warned and not loop.skipping.broken:
             self._warned = True
             warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
 
     def fill(self, place: Place, grad: Tensor) -> Tensor:
         """Take one gradient; returns its place in the buffer."""
         item = place.one.item
+        if place.bucket.used[place.number]:
+            raise RuntimeError(
+                f"{item.name} got its gradient twice in one backward pass; "
+                "with activation checkpointing write checkpoint(..., use_reentrant=False)"
+            )
         if grad.is_sparse:
             raise ValueError(f"{item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
         view = place.bucket.fill(place.number, grad)
-        if not self._packed.exchanger.warm and self._source.fill(view, place.one.parameter, item.group):
+        if not self._loop.runner.warm and self._source.fill(view, place.one.parameter, item.group):
             place.bucket.changed()
         return view
 
     def launch_full(self) -> None:
         """Send the buckets that have become full, in the order of the plan."""
-        buckets = self._packed.buckets
-        while self._launched < len(buckets) and buckets[self._launched].ready:
+        buckets = self._loop.buckets
+        while len(self._launched) < len(buckets) and buckets[len(self._launched)].ready:
             self._launch()
 
-    def launch_rest(self, grad_of: Callable[[Place], Tensor | None]) -> None:
-        """Send the remaining buckets when backward has ended, with zeros for tensors without a gradient."""
-        mark = Clock(bucket=-1, chunk=-1)
-        mark.mark("backward ends")
-        self._packed.exchanger.events += mark.spans
-        unsent = {id(bucket) for bucket in self._packed.buckets[self._launched :]}
+    def launch_rest(self) -> list[Round]:
+        """Send the remaining buckets when backward has ended, with zeros for tensors without a gradient.
+
+        Returns all rounds of this pass.
+        """
+        loop = self._loop
+        loop.runner.telemetry.mark("backward ends")
+        unsent = {id(bucket) for bucket in loop.buckets[len(self._launched) :]}
         for place in self.places:
             if id(place.bucket) in unsent and not place.bucket.used[place.number]:
-                grad = grad_of(place)
+                grad = loop.earlier(place)
                 if grad is None:
                     place.bucket.views[place.number].zero_()
                 else:
                     self.fill(place, grad)
-        while self._launched < len(self._packed.buckets):
+        while len(self._launched) < len(loop.buckets):
             self._launch()
+        launched, self._launched = self._launched, []
+        return launched
 
-    def results(self) -> Iterator[tuple[Place, Tensor]]:
-        """Wait bucket by bucket, and yield what arrived for each tensor that has a gradient on some rank."""
-        exchanger, skipping = self._packed.exchanger, self._packed.skipping
-        source = GradSource() if exchanger.warm else self._source
-        places, skipping.broken = iter(self.places), False
-        for bucket in self._packed.buckets:
-            agreed = exchanger.wait(bucket)
-            skipping.broken |= not agreed.finite
-            for view, anywhere in zip(bucket.views, agreed.used, strict=True):
-                place = next(places)
-                if anywhere:
-                    source.take(view, place.one.parameter, place.one.item.group)
-                    yield place, view
-        exchanger.end_round()
+    async def results(self, rounds: Sequence[Round]) -> None:
+        """Wait round by round, deliver what arrived, and count the round."""
+        self._loop.skipping.broken = False
+        for going in rounds:
+            self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        self.end()
+
+    @torch.no_grad()
+    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
+        """Make gradients of a result, for each tensor that has a gradient on some rank."""
+        loop = self._loop
+        source = GradSource() if loop.runner.warm else self._source
+        loop.skipping.broken |= not agreed.finite
+        first, views = self._first[bucket.index], bucket.views if x is bucket.flat else bucket.cut(x)
+        for number, (view, anywhere) in enumerate(zip(views, agreed.used, strict=True)):
+            if anywhere:
+                place = self.places[first + number]
+                source.take(view, place.one.parameter, place.one.item.group)
+                loop.deliver(place, view)
+
+    def end(self) -> None:
+        """Count the round."""
+        self._loop.runner.end_round()
         self.since_step += 1
 
     def _launch(self) -> None:
-        bucket = self._packed.buckets[self._launched]
-        self._packed.exchanger.launch(bucket, self._packed.lr(bucket.items[0].group))
-        self._launched += 1
+        bucket = self._loop.buckets[len(self._launched)]
+        x = bucket.flat.clone() if self.copies else None
+        self._launched.append(self._loop.runner.launch(bucket, self._loop.lr(bucket.items[0].group), x=x))
 
 
 def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:

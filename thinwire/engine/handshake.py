@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from thinwire.comm.base import to_bytes, to_tensor
+from thinwire.core.comm import to_bytes, to_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
 
 LENGTH = 200  # characters of a value that are shown
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar, final
 
 from thinwire.comm.processes import Processes
+from thinwire.core.comm import Wait
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]
@@ -22,13 +23,22 @@ Explain = Callable[[Exception], Exception]
 
 
 @final
-class Piece(Future[T]):
-    """One piece of work; `number` counts them in the order of launch."""
+class Piece(Future[T], Wait):
+    """One piece of work; `number` counts them in the order of launch. It can be awaited under a thinwire driver."""
 
     def __init__(self, number: int, work: Work[T]) -> None:
         super().__init__()
         self.number = number
         self.work: Work[T] | None = work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.done():
+            yield self
+        return self.result()
+
+    def answer(self) -> None:
+        """Wait until it is done: what a driver does with a piece that a coroutine awaits."""
+        self.exception()
 
 
 @final

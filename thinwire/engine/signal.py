@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from thinwire.sync.signals import Grad, Momentum, Signal
+from thinwire.core.signals import Grad, Momentum, Signal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +81,6 @@ def source(of: Signal, optimizer: Optimizer | None) -> Source:
         if optimizer is None:
             raise ValueError("this method exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)")
         return MomentumSource(optimizer)
-    if isinstance(of, Grad):
+    if isinstance(of, Grad) or of.models:  # models are filled in by their schedule
         return GradSource()
-    raise ValueError(f"attach exchanges Grad(), Momentum() or Param(); got {of!r}: write Sync(of=Grad())")
+    raise ValueError(f"attach does not know the signal {of!r}; write Sync(of=Grad())")

@@ -19,6 +19,7 @@ from thinwire.exchange.power_sgd import PowerSgd
 from thinwire.exchange.proximal import Proximal
 from thinwire.exchange.push_sum import PushSum
 from thinwire.exchange.scatter_gather import ScatterGather
+from thinwire.exchange.server import Server
 from thinwire.exchange.shared_scale import SharedScale
 from thinwire.exchange.sketched import Sketched
 
@@ -42,6 +43,7 @@ __all__ = [
     "Proximal",
     "PushSum",
     "ScatterGather",
+    "Server",
     "SharedScale",
     "Sketched",
     "trade",

@@ -48,8 +48,8 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.config import check_choice
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
 from thinwire.exchange.proximal import Proximal
 from thinwire.topology.base import Topology
@@ -59,7 +59,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 Order = Literal["colour", "index"]
@@ -91,7 +91,7 @@ class Admm(Proximal):
         check_choice("Admm", "wire", self.wire, ("fp32", "fp64"))
         if not (self.rho > 0 and math.isfinite(self.rho)):
             raise ValueError(f"Admm(rho={self.rho}) does not pull; write rho=0.5, or another number above 0")
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Admm sends whole models; got {self.channel.memory!r}: "
                 f"write Admm(Channel({self.channel.compressor!r}))"
@@ -128,9 +128,9 @@ class Admm(Proximal):
         """D_i rho."""
         return self.rho * len(self.topology.around(rank, n).peers)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Zeros, since all models are equal at the start."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("gamma", "linear", "heard")}
+        return dict.fromkeys(("gamma", "linear", "heard"), Slot(on_resize="reset"))
 
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
         """Compute v_i, once the earlier neighbours have moved."""

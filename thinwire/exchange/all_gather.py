@@ -9,19 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
-from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.exchange import Exchange, part
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -52,15 +49,14 @@ class AllGather(Exchange):
         """A sum of float32, with what the memory keeps of vectors that are sent whole."""
         return AllReduce(Channel(Identity(), self.channel.memory.plain))
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory, and the receiver's for everybody."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
-
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
+        arrived = await self.gather(x, state, ctx)
+        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))
+
+    async def gather(self, x: Tensor, state: State, ctx: Context) -> list[Tensor]:
+        """The first half: what `x` becomes is sent, and everybody's messages are taken, not decoded."""
         payload = self.channel.send(x, part(state, "send."), ctx)
         mine = empty(x) if payload is None else payload.data
         sizes = (self.channel.nbytes(ctx.layout),) * ctx.comm.size if self.channel.sends_always else None
-        arrived = await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)
-        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))
+        return await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)

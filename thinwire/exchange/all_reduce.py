@@ -15,15 +15,13 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
 from thinwire.core.config import check_choice
-from thinwire.core.exchange import Exchange, halves, part
-from thinwire.core.memory import NoMemory
+from thinwire.core.exchange import Exchange, part
 from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -61,12 +59,17 @@ class AllReduce(Exchange):
     @property
     def bare(self) -> bool:
         """Whether the vector itself is the body."""
-        return isinstance(self.channel.compressor, Identity) and isinstance(self.channel.memory, NoMemory)
+        return self.channel.compressor == Identity() and not self.channel.memory.remembers
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory, and the receiver's for everybody."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
+    @property
+    def carries_nan(self) -> bool:
+        """Where vectors are summed as they are."""
+        return self.bare and self.wire == "fp32"
+
+    @property
+    def measurable(self) -> bool:
+        """No: what a linear compressor loses is the same part of every rank's vector, and of their sum."""
+        return False
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -18,10 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -30,7 +28,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 
@@ -46,7 +44,7 @@ class Dcd(Gossip):
     def __post_init__(self) -> None:
         check_channel("Dcd", self.channel)
         check_graph("Dcd", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Dcd is its own memory; got {self.channel.memory!r}: write Dcd(Channel({self.channel.compressor!r}))"
             )
@@ -62,6 +60,11 @@ class Dcd(Gossip):
         return Mix(topology=self.topology)
 
     @property
+    def remembers(self) -> bool:
+        """A sum over neighbours."""
+        return True
+
+    @property
     def cannot_drop(self) -> str:
         """No: a sum over neighbours cannot forget one of them."""
         return "write deepsqueeze(), or choco_sgd(copies=True)"
@@ -70,9 +73,9 @@ class Dcd(Gossip):
         """Refuse a graph whose neighbours change."""
         check_fixed("DCD-PSGD", self.topology, n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """d_i, which is zero while all models are equal."""
-        return {"recv.pull": torch.zeros(layout.numel, device=device)}
+        return {"recv.pull": Slot(on_resize="reset")}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model, moved by what was sent."""

@@ -21,10 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, trade, weighted
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -33,7 +31,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 
@@ -54,7 +52,7 @@ class Ecd(Gossip):
                 f"ECD-PSGD averages estimates, and those of {self.channel.compressor.id} are biased: it would stall; "
                 "write ecd_psgd(compressor='qsgd:bits=8'), or deepsqueeze() for any compressor"
             )
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Ecd is its own memory; got {self.channel.memory!r}: write Ecd(Channel({self.channel.compressor!r}))"
             )
@@ -70,6 +68,11 @@ class Ecd(Gossip):
         return Mix(topology=self.topology)
 
     @property
+    def remembers(self) -> bool:
+        """A sum over neighbours."""
+        return True
+
+    @property
     def cannot_drop(self) -> str:
         """No: a sum over neighbours cannot forget one of them."""
         return "write deepsqueeze(), or choco_sgd(copies=True)"
@@ -78,9 +81,9 @@ class Ecd(Gossip):
         """Refuse a graph whose neighbours change."""
         check_fixed("ECD-PSGD", self.topology, n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Room for s_i."""
-        return {"recv.estimate": torch.zeros(layout.numel, device=device)}
+        return {"recv.estimate": Slot(on_resize="reset")}
 
     def start(self, x: Tensor, state: State) -> None:
         """Start every estimate at the common model."""

@@ -25,7 +25,8 @@ from thinwire.topology.refusals import TOLERANCE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.exchange import Scope
+    from thinwire.core.types import Context
     from thinwire.topology.base import Around
 
 
@@ -35,22 +36,24 @@ class Gossip(Exchange):
     topology: Topology
 
     @property
-    def before_step(self) -> bool:
-        """Whether models are mixed before their local step: the engine then does so during backward."""
+    def scope(self) -> Scope:
+        """A rank waits for its neighbours alone."""
+        return "neighbours"
+
+    @property
+    def agrees(self) -> bool:
+        """No: it would need all ranks to meet. A model that is not finite is an error."""
         return False
 
     @property
     def cannot_drop(self) -> str:
-        """Empty where a neighbour may be dropped; otherwise what to write instead."""
+        """A neighbour may be dropped, unless a subclass says why not."""
         return ""
 
     @property
     @abstractmethod
     def plain(self) -> Exchange:
         """The exchange for tensors that travel uncompressed: the same graph in float32."""
-
-    def start(self, x: Tensor, state: State) -> None:
-        """Models are `x` on every rank, so what both ends of an edge remember may start there."""
 
     def check(self, n: int) -> None:
         """Refuse a number of ranks that the graph or the method does not fit."""

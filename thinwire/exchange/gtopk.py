@@ -29,7 +29,8 @@ import torch
 
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel, empty
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -37,8 +38,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -57,10 +57,10 @@ class GTopK(Exchange):
         """What a rank sends in a round; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The residual."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.hops[""], like, like)
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -31,20 +31,20 @@ import torch
 
 from thinwire.core.exchange import Exchange
 from thinwire.exchange.all_reduce import AllReduce
-from thinwire.exchange.gossip import Gossip
 from thinwire.exchange.shards import shards
+from thinwire.exchange.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.channel import Channel
+    from thinwire.core.comm import Comm
+    from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 
 
 @final
 @dataclass(frozen=True)
-class Hierarchical(Exchange):
+class Hierarchical(Wrapper):
     """`outer` between groups of `local` consecutive ranks; the state is `outer`'s, of one shard."""
 
     name: ClassVar[str] = "hierarchical"
@@ -56,7 +56,7 @@ class Hierarchical(Exchange):
             raise TypeError(
                 f"Hierarchical takes an Exchange; write Hierarchical(AllGather({self.outer!r}), local=...)"
             )
-        if isinstance(self.outer, Gossip):
+        if self.outer.scope == "neighbours":
             raise ValueError(
                 f"Hierarchical makes one mean of all ranks, and {self.outer.name} leaves each a model of its own, "
                 f"on a graph that the engine must see; write {self.outer!r} alone, or "
@@ -66,19 +66,9 @@ class Hierarchical(Exchange):
             raise ValueError(f"Hierarchical(local={self.local}): write the number of ranks on one machine, 1 or more")
 
     @property
-    def hops(self) -> dict[str, Channel]:
-        """The outer exchange's."""
-        return self.outer.hops
-
-    @property
-    def keeps_scale(self) -> bool:
-        """As the outer exchange does."""
-        return self.outer.keeps_scale
-
-    @property
-    def whole_tensors(self) -> bool:
-        """As the outer exchange says; the shards of a group cut tensors all the same."""
-        return self.outer.whole_tensors
+    def inner(self) -> Exchange:
+        """`outer`, whose facts these are. Where tensors should stay whole, the shards of a group cut them still."""
+        return self.outer
 
     @property
     def plain(self) -> Exchange:
@@ -86,19 +76,29 @@ class Hierarchical(Exchange):
         plain = self.outer.plain
         return plain if plain == AllReduce() else Hierarchical(plain, self.local)
 
+    def check(self, n: int) -> None:
+        """Refuse groups of different sizes, and what the outer exchange refuses for the number of groups."""
+        if n % self.local:
+            fits = [k for k in range(1, n + 1) if n % k == 0]
+            raise ValueError(
+                f"Hierarchical(local={self.local}) cannot cut {n} ranks into equal groups; "
+                f"write local={' or '.join(map(str, fits))}"
+            )
+        self.outer.check(n // self.local)
+
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Inner groups, outer groups, and those that `outer` needs inside them."""
-        self._check(size)
+        self.check(size)
         inner = [tuple(range(first, first + self.local)) for first in range(0, size, self.local)]
         outer = [tuple(range(index, size, self.local)) for index in range(self.local)]
         deeper = [tuple(group[i] for i in part) for group in outer for part in self.outer.groups(len(group))]
         return [group for group in dict.fromkeys([*inner, *outer, *deeper]) if 1 < len(group) < size]
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The outer exchange's, of this rank's shard."""
-        self._check(comm.size)
+        self.check(comm.size)
         inner, outer = self._views(comm)
-        return self.outer.init(shards(layout, self.local)[inner.rank].layout, outer, device)
+        return self.outer.slots(shards(layout, self.local)[inner.rank].layout, outer)
 
     def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
         """Inside this rank's shard, as the outer exchange says."""
@@ -125,11 +125,3 @@ class Hierarchical(Exchange):
         """The group of the rank, and the ranks that have the same place in their groups."""
         first, index = comm.rank - comm.rank % self.local, comm.rank % self.local
         return comm.sub(range(first, first + self.local)), comm.sub(range(index, comm.size, self.local))
-
-    def _check(self, size: int) -> None:
-        if size % self.local:
-            fits = [k for k in range(1, size + 1) if size % k == 0]
-            raise ValueError(
-                f"Hierarchical(local={self.local}) cannot cut {size} ranks into equal groups; "
-                f"write local={' or '.join(map(str, fits))}"
-            )

@@ -1,15 +1,22 @@
-"""What error feedback makes of a compressor over many rounds, measured on a Gaussian matrix.
+"""What a compressor makes of a vector over many rounds of gossip, measured on a Gaussian matrix.
 
-A rank sends m = C(v), v = x + e, and keeps e = v - m. Of a constant x nothing is left out for ever: m is x on average
-over the rounds, and scatters around it. Two numbers say what gossip needs:
+*Error feedback.* A rank sends m = C(v), v = x + e, and keeps e = v - m. Of a constant x nothing is left out for ever:
+m is x on average over the rounds, and scatters around it. Three numbers say what gossip needs:
 
     scatter   E|m - x|^2 / |x|^2 for a constant x
+    held      |e| / |x| after 25 rounds of a constant x
     edge      the largest b for which the loop x = x - b m takes x to zero
 
 If m is x plus independent noise, E|x - b m|^2 = (1 - 2 b + b^2 (1 + scatter)) |x|^2: the edge is 2 / (1 + scatter).
 That is what is seen for quantisers and sparsifiers. Scaled signs stand more: around a constant x their scale grows to
 that of its largest element, around one that shrinks it does not. So the search for the edge begins at four fifths of
 the formula; it goes up while half as much again still settles, and down in steps of a fifth.
+
+*Differences.* A rank sends m = C(x - h), and both ends keep h = h + m, which lags behind x:
+
+    lag_edge  the largest b for which the loop x = x - b h takes x to zero
+
+What is sent tends to zero with x - h, so this loop stands more than the one above wherever C loses much.
 
 Worst-case bounds are of little use here: for scaled signs 1/d would freeze the ranks.
 """
@@ -37,6 +44,9 @@ UP, DOWN = 1.5, 0.8  # what the next b to try is of the last
 MOST = 2.0  # without compression x = x - b x stops shrinking here
 LEAST = 1e-3
 SETTLED = 0.5  # of its length: x has come down to that, or the loop is not stable
+HELD_AFTER = 25  # rounds
+LAG_ROUNDS, LAG_SETTLED, LAG_UP = 200, 0.3, 1.25  # of the loop of differences
+GONE = 1e-3  # of its length: nothing more is to be seen
 
 
 @lru_cache(maxsize=256)
@@ -53,6 +63,15 @@ def scatter(compressor: Compressor) -> float:
 
 
 @lru_cache(maxsize=256)
+def held(compressor: Compressor) -> float:
+    """|e| / |x| after some rounds of a constant x."""
+    x, sent = _gaussian(), torch.zeros(math.prod(SHAPE))
+    for m in _messages(compressor, x, 0.0, HELD_AFTER):
+        sent += m
+    return float((HELD_AFTER * x - sent).norm() / x.norm())
+
+
+@lru_cache(maxsize=256)
 def edge(compressor: Compressor) -> float:
     """The largest b of those tried for which x = x - b m settles."""
     b = min(MOST, 0.8 * MOST / (1 + scatter(compressor)))
@@ -61,6 +80,28 @@ def edge(compressor: Compressor) -> float:
     while b < MOST and _settles(compressor, min(MOST, UP * b)):
         b = min(MOST, UP * b)
     return b
+
+
+@lru_cache(maxsize=256)
+def lag_edge(compressor: Compressor) -> float:
+    """The largest b, going up from `edge`, for which x = x - b h settles."""
+    b = edge(compressor)
+    while b < MOST and _lag_settles(compressor, min(MOST, LAG_UP * b)):
+        b = min(MOST, LAG_UP * b)
+    return b
+
+
+def _lag_settles(compressor: Compressor, b: float) -> bool:
+    x, layout = _gaussian(), Layout.of([("", torch.empty(SHAPE))])
+    h, before, last = torch.zeros_like(x), float(x.norm()), [math.inf] * 10
+    for step in range(LAG_ROUNDS):
+        key = Key(seed=1, step=step)
+        h += compressor.decode(compressor.encode(x - h, layout, key), layout, key=key)
+        x -= b * h
+        last = [*last[1:], float(x.norm()) / before]
+        if not last[-1] < 1e3 or max(last) < GONE:
+            break
+    return sum(last) / len(last) < LAG_SETTLED
 
 
 def _settles(compressor: Compressor, b: float) -> bool:

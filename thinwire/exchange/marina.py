@@ -30,14 +30,13 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.exchange import Exchange
-from thinwire.core.memory import NoMemory
-from thinwire.exchange.gossip import Gossip
+from thinwire.core.slots import Slot
+from thinwire.exchange.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.channel import Channel
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Key, Layout, State
 
 COIN = 255  # the hop that no payload has: its noise is the coin's
@@ -45,7 +44,7 @@ COIN = 255  # the hop that no payload has: its noise is the coin's
 
 @final
 @dataclass(frozen=True)
-class Marina(Exchange):
+class Marina(Wrapper):
     """Whole vectors with probability `p`, otherwise their `changes`."""
 
     name: ClassVar[str] = "marina"
@@ -57,30 +56,42 @@ class Marina(Exchange):
             raise TypeError(f"Marina takes an Exchange; write Marina(AllGather({self.changes!r}))")
         if not 0 < self.p <= 1:
             raise ValueError(f"Marina(p={self.p}) is outside 0 < p <= 1; write p = 1 / (1 + omega)")
-        if isinstance(self.changes, Gossip | Marina) or not self.changes.keeps_scale:
+        own = self.changes.remembers and not any(channel.memory.remembers for channel in self.changes.channels)
+        if self.changes.scope != "everybody" or own or not self.changes.keeps_scale:
             raise ValueError(
                 f"Marina adds up means over all ranks, and {self.changes!r} gives no mean or keeps a state; "
                 "write Marina(AllReduce(Channel(RandomK(ratio=0.0625))))"
             )
         for channel in self.changes.channels:
-            if not channel.compressor.unbiased or not isinstance(channel.memory, NoMemory):
+            if not channel.compressor.unbiased or channel.memory.remembers:
                 raise ValueError(
                     f"Marina adds up changes, which needs unbiased compressors without a memory; got {channel!r}: "
                     "write Marina(AllReduce(Channel(RandomK(ratio=0.0625))))"
                 )
 
     @property
-    def hops(self) -> dict[str, Channel]:
-        """The hops of the changes."""
-        return self.changes.hops
+    def inner(self) -> Exchange:
+        """The exchange of the changes."""
+        return self.changes
 
-    def groups(self, size: int) -> list[tuple[int, ...]]:
-        """The groups of the changes."""
-        return self.changes.groups(size)
+    @property
+    def remembers(self) -> bool:
+        """The last vector and the estimate."""
+        return True
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    @property
+    def carries_nan(self) -> bool:
+        """No: it is not a plain sum in every round."""
+        return False
+
+    @property
+    def measurable(self) -> bool:
+        """As the compressor of the changes says, whatever sums them."""
+        return self.channels[0].compressor.keeps_scale
+
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The last vector of this rank, and the estimate of all."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("send.last", "recv.estimate")}
+        return {"send.last": Slot(), "recv.estimate": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The estimate of the mean over ranks."""

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.compressors.basis import BasisCompressor
+from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.exchange import Exchange, halves, part
-from thinwire.core.memory import NoMemory
-from thinwire.memory.error_feedback import ErrorFeedback
+from thinwire.core.exchange import Exchange, part
+from thinwire.exchange.all_reduce import AllReduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -42,12 +41,12 @@ class MeanOfSenders(Exchange):
 
     def __post_init__(self) -> None:
         check_channel("MeanOfSenders", self.channel)
-        if not isinstance(self.channel.compressor, BasisCompressor):
+        if not isinstance(self.channel.compressor, BasisCompressor):  # `open` and `synthesise` are its own
             raise ValueError(
                 f"MeanOfSenders counts who sent a coefficient, and {self.channel.compressor.id} has none; "
                 "write MeanOfSenders(Channel(DctTopK(), ErrorFeedback()))"
             )
-        if not isinstance(self.channel.memory, NoMemory | ErrorFeedback):
+        if self.channel.memory.predicts:
             raise ValueError(
                 f"{self.channel.memory!r} has a half at the receiver, which needs the mean over all ranks; "
                 "write Channel(..., ErrorFeedback())"
@@ -63,10 +62,10 @@ class MeanOfSenders(Exchange):
         """False with `sign`."""
         return not self.sign
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.channel, like, like)
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32, with what the memory keeps of vectors that are sent whole."""
+        return AllReduce(Channel(Identity(), self.channel.memory.plain))
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over senders."""

@@ -18,10 +18,10 @@ of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neigh
 With `early` the models before the step are mixed, which can be sent while backward runs.
 
 Without `eta` it is chosen (thinwire/exchange/eta.py). Where whole models are sent, it then follows the length of the
-local step, |x_half_i - x_i| / |x_half_i|, and what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2. A payload
-has the eta of its sender behind it, 4 bytes as float32, and both ends of an edge take the smaller of their two: it is
-the same number at both, so that the mean is kept. On directed graphs and with `early` there is nothing that both ends
-could know, and eta is that of a usual step.
+local step, |x_half_i - x_i| / |x_half_i|, what the message scatters, |m_i - x_half_i|^2 / |x_half_i|^2, and what is
+held back, |e_i| / |x_half_i|. A payload has the eta of its sender behind it, 4 bytes as float32, and both ends of an
+edge take the smaller of their two: it is the same number at both, so that the mean is kept. On directed graphs and
+with `early` there is nothing that both ends could know, and eta is that of a usual step.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ import torch
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
-from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, pace, stable_eta
+from thinwire.core.slots import Slot
+from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, lag_eta, pace
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.loop import scatter
-from thinwire.memory.difference import Difference
-from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.topology.base import Topology
 from thinwire.topology.ring import Ring
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
     from thinwire.topology.base import Around
 
@@ -72,15 +70,15 @@ class Mix(Gossip):
         check_graph("Mix", self.topology)
         check_eta("Mix", self.eta)
         memory = self.channel.memory
-        if not isinstance(memory, NoMemory | ErrorFeedback | Difference):
+        if not memory.for_models:
             raise ValueError(
                 f"Mix keeps models, and {memory!r} is for gradients; write Channel(..., ErrorFeedback())"
             )
-        if isinstance(memory, ErrorFeedback) and (memory.alpha, memory.beta) != (1, 1):
-            raise ValueError(f"Mix sends models, of which nothing may decay; got {memory!r}: write ErrorFeedback()")
-        if isinstance(memory, Difference) and memory.alpha != 1:
+        if not memory.whole and memory.settles:
             raise ValueError(f"Mix follows what was sent; got {memory!r}: write Difference()")
-        if self.copies and not isinstance(memory, Difference):
+        if not memory.whole:
+            raise ValueError(f"Mix sends models, of which nothing may decay; got {memory!r}: write ErrorFeedback()")
+        if self.copies and not memory.settles:
             raise ValueError(
                 "Mix(copies=True) is for Channel(..., Difference()); without it there is nothing to copy"
             )
@@ -105,25 +103,24 @@ class Mix(Gossip):
         """A sum over neighbours cannot forget one; where edges have a direction, the mean would move."""
         if self.topology.directed:
             return "write topology=Ring(), or sgp()"
-        light = isinstance(self.channel.memory, Difference) and not self.copies
+        light = self.channel.memory.settles and not self.copies
         return "write copies=True, which keeps a copy of every neighbour's estimate" if light else ""
 
     def check(self, n: int) -> None:
         """What both ends remember needs the same neighbours in every step."""
-        if isinstance(self.channel.memory, Difference):
+        if self.channel.memory.settles:
             check_fixed("a difference", self.topology, n)
         else:
             super().check(n)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The sender's memory; for a difference also d_i, or one copy per neighbour."""
-        like = torch.zeros(layout.numel, device=device)
-        state = {f"send.{name}": tensor for name, tensor in self.channel.memory.init(like).items()}
-        if isinstance(self.channel.memory, Difference):
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """The sender's memory; for a difference also d_i, or one copy per neighbour, of another graph no use."""
+        slots = {f"send.{name}": slot for name, slot in self.channel.memory.slots().items()}
+        if self.channel.memory.settles:
             near = self.topology.around(comm.rank, comm.size)
             names = [f"recv.shift.{j}" for j in near.sources] if self.copies else ["recv.pull"]
-            state |= {name: torch.zeros_like(like) for name in names}
-        return state
+            slots |= dict.fromkeys(names, Slot(on_resize="reset"))
+        return slots
 
     def start(self, x: Tensor, state: State) -> None:
         """Every estimate starts at the common model, so that at first nothing pulls."""
@@ -137,11 +134,11 @@ class Mix(Gossip):
         payload = self.channel.send(x.float(), part(state, "send."), ctx)
         assert payload is not None
         if self.follows:
-            return x + await self._following(payload, near, x, ctx)
+            return x + await self._following(payload, near, x, part(state, "send."), ctx)
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         if self.copies:
             pull = self._copied(messages, near, x, state, ctx)
-        elif isinstance(self.channel.memory, Difference):
+        elif self.channel.memory.settles:
             pull = state["recv.pull"]
             pull += towards(self.channel, messages, near, pull, ctx)
         else:
@@ -152,25 +149,24 @@ class Mix(Gossip):
     def follows(self) -> bool:
         """Whether eta follows the local step."""
         fixed = self.eta is not None or self.early or self.topology.directed
-        settles = isinstance(self.channel.memory, Difference)
-        return not (fixed or settles) and scatter(self.channel.compressor) > EXACT
+        return not (fixed or self.channel.memory.settles) and scatter(self.channel.compressor) > EXACT
 
     def step(self, n: int, ratio: float = USUAL) -> float:
         """Eta as given, or as chosen for `n` ranks; where it follows the step, for steps of `ratio` of a model."""
         if self.eta is not None:
             return self.eta
-        if isinstance(self.channel.memory, Difference):
-            return stable_eta(self.channel.compressor, self.topology, n)
+        if self.channel.memory.settles:
+            return lag_eta(self.channel.compressor, self.topology, n)
         return self.pace(n).at(ratio)
 
     def pace(self, n: int) -> Pace:
         """How the chosen eta follows the step."""
         return pace(self.channel.compressor, self.topology, n)
 
-    async def _following(self, payload: Payload, near: Around, x: Tensor, ctx: Context) -> Tensor:
+    async def _following(self, payload: Payload, near: Around, x: Tensor, memory: State, ctx: Context) -> Tensor:
         """sum_j eta_ij W_ij (m_j - m_i), eta_ij the smaller of both."""
         me = ctx.comm.rank
-        tail = torch.tensor([self._eta(payload, x, ctx)])
+        tail = torch.tensor([self._eta(payload, x, memory, ctx)])
         mine = float(tail)  # as float32 has it, and so as the neighbours do
         sent = Payload(torch.cat((payload.data, tail.view(torch.uint8).to(payload.data.device))))
         arrived = await trade(self.channel, sent, near, ctx)
@@ -179,16 +175,18 @@ class Mix(Gossip):
         near = near._replace(sources={j: near.sources[j] * eta for j, eta in etas.items()})
         return towards(self.channel, {**messages, me: payload}, near, x, ctx)
 
-    def _eta(self, payload: Payload, x: Tensor, ctx: Context) -> float:
+    def _eta(self, payload: Payload, x: Tensor, memory: State, ctx: Context) -> float:
         """What this rank would take; 0 where its model is not finite."""
         with ctx.clock.span("decode"):
             m = self.channel.encoder.decode(payload, ctx.layout, key=ctx.key)
         length, scattered = _length(x), _length(m.to(x.dtype) - x)
         moved = 0.0 if ctx.before is None else _length(x - ctx.before)
-        if not math.isfinite(length + scattered + moved):
+        held = sum(_length(e) for e in memory.values())
+        if not math.isfinite(length + scattered + moved + held):
             return 0.0
-        ratio, part = (min(1.0, moved / length), scattered / length) if length else (0.0, 0.0)
-        return self.pace(ctx.comm.size).at(ratio, part**2)
+        if not length:
+            return self.pace(ctx.comm.size).at(0.0)
+        return self.pace(ctx.comm.size).at(min(1.0, moved / length), (scattered / length) ** 2, held / length)
 
     def _copied(self, messages: dict[int, Payload], near: Around, x: Tensor, state: State, ctx: Context) -> Tensor:
         """sum_j W_ij (h_j - h_i) over those that answered."""

@@ -41,8 +41,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -77,10 +76,6 @@ class Moniqua(Gossip):
     def plain(self) -> Mix:
         """The same graph in float32."""
         return Mix(topology=self.topology, eta=self.eta)
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """No state."""
-        return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model after mixing."""

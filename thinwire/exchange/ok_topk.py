@@ -35,8 +35,10 @@ import torch
 
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slot
 from thinwire.core.types import Layout
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -44,7 +46,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Key, State
 
 TINY = 2.0**-149  # the smallest magnitude that is not zero
@@ -69,10 +71,14 @@ class OkTopk(Exchange):
         """What a rank sends to owners; the residual is its memory."""
         return {"": Channel(self.compressor, ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
+
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The residual, and the last result, which is the same on all ranks."""
-        like = torch.empty(layout.numel, device=device)
-        return {**halves(self.hops[""], like, like), "recv.last": torch.zeros_like(like)}
+        return {**super().slots(layout, comm), "recv.last": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -9,7 +9,7 @@ so that x_i + x_j stays the same, whatever the compressor loses; without loss bo
 ask and passive ranks only answer, so nobody waits for a rank that waits. A passive rank answers and moves in one act:
 of two that ask at once, the second meets the model that the first has moved.
 
-`ask` and `answer` are the halves, which `thinwire.engine.async_pairs` runs in threads of their own. A call is a round
+`ask` and `answer` are the halves, which `thinwire.engine.neighbours` runs beside training. A call is a round
 in step: every active rank asks once, and passive ranks answer in the order of the ranks that ask. All draw the
 choices from the key, so each knows who asks whom.
 
@@ -33,7 +33,6 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
 from thinwire.exchange.gossip import Gossip, check_graph, identity, weighted
 from thinwire.topology.base import Topology
@@ -43,8 +42,7 @@ from thinwire.topology.ring import Ring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Key, Layout, State
+    from thinwire.core.types import Context, Key, State
 
 CHOICE = 255  # the hop that no payload has: its noise chooses the neighbour
 
@@ -71,7 +69,7 @@ class Pairs(Gossip):
     def __post_init__(self) -> None:
         check_channel("Pairs", self.channel)
         check_graph("Pairs", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"Pairs meet at random, and {self.channel.memory!r} remembers what was sent last; "
                 f"write Pairs(Channel({self.channel.compressor!r}))"
@@ -85,6 +83,11 @@ class Pairs(Gossip):
     @property
     def before_step(self) -> bool:
         """Yes, as in the paper: models are averaged while the gradient is computed, then the step is added."""
+        return True
+
+    @property
+    def asynchronous(self) -> bool:
+        """Yes: the halves run in threads of their own."""
         return True
 
     @property
@@ -108,10 +111,6 @@ class Pairs(Gossip):
     def active(self, rank: int, n: int) -> bool:
         """Whether a rank asks; otherwise it answers. Rank 0 answers."""
         return _sides(self.topology, n)[rank] == 1
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """No state."""
-        return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model after one round in step."""

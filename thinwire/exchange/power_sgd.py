@@ -40,13 +40,15 @@ import torch
 from thinwire.compressors.low_rank import LowRank, check_rank, draw, first_q, multiply, orthonormal
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
+from thinwire.core.slots import Slot
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.memory.error_feedback import ErrorFeedback
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.compressors.low_rank import Piece
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 
@@ -75,9 +77,14 @@ class PowerSgd(Exchange):
         """What one rank alone would send, with the same residual, for the facts and for rescaling the residual."""
         return {"": Channel(LowRank(self.rank, self.least), ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """A residual, and room for Q."""
-        return {name: torch.zeros(layout.numel, device=device) for name in ("send.residual", "recv.warm")}
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
+
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """A residual, and room for Q, which is the same on all ranks."""
+        return {**super().slots(layout, comm), "recv.warm": Slot(replicated=True)}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

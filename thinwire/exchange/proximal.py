@@ -33,6 +33,21 @@ class Proximal(Gossip):
         """Always."""
         return True
 
+    @property
+    def one_piece(self) -> bool:
+        """Always: with several vectors, one would wait for a rank that waits for another vector's end."""
+        return True
+
+    @property
+    def pulls(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def remembers(self) -> bool:
+        """At least v_i."""
+        return True
+
     @abstractmethod
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
         """Before the first local step of a round: hear what is needed, and write v_i into `state["linear"]`."""

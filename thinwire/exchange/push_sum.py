@@ -33,8 +33,8 @@ import torch
 
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
-from thinwire.core.memory import NoMemory
 from thinwire.core.payload import Payload
+from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import Gossip, check_graph, identity, towards, trade, weighted
 from thinwire.topology.base import Topology
 from thinwire.topology.mixing import check_topology, matrices
@@ -44,7 +44,7 @@ from thinwire.topology.refusals import TOLERANCE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 WEIGHT = 8  # bytes after a payload
@@ -63,7 +63,7 @@ class PushSum(Gossip):
     def __post_init__(self) -> None:
         check_channel("PushSum", self.channel)
         check_graph("PushSum", self.topology)
-        if not isinstance(self.channel.memory, NoMemory):
+        if self.channel.memory.remembers:
             raise ValueError(
                 f"PushSum has new neighbours in each step, who cannot share a memory; got {self.channel.memory!r}: "
                 f"write PushSum(Channel({self.channel.compressor!r}))"
@@ -79,6 +79,11 @@ class PushSum(Gossip):
         """The same graph in float32."""
         return PushSum(topology=self.topology)
 
+    @property
+    def remembers(self) -> bool:
+        """A weight, where the graph is directed; it may turn out to be 1 for all ranks."""
+        return self.topology.directed
+
     def check(self, n: int) -> None:
         """Refuse a W by which a rank keeps no share: without its sources it would have nothing to divide."""
         check_topology(self.topology, n)  # rows need not sum to one here
@@ -92,15 +97,11 @@ class PushSum(Gossip):
                         "write (w + eye) / 2 in place of w"
                     )
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """w_i, where it can differ from one.
-
-        It is one number, repeated for every element, so that checkpoints cut it, store it by parameter and restore it
-        like all other states. It is float64, for the sake of the sum of weights over the ranks.
-        """
+    def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
+        """w_i, where it can differ from one; float64, for the sake of the sum of weights over the ranks."""
         if not weighs(self.topology, comm.size):
             return {}
-        return {"send.weight": torch.ones(layout.numel, device=device, dtype=torch.float64)}
+        return {"send.weight": Slot("rank", on_resize="reset", dtype=torch.float64, fill=1.0)}
 
     def start(self, x: Tensor, state: State) -> None:
         """Set every weight to one."""
@@ -121,7 +122,7 @@ class PushSum(Gossip):
         """The new model, with weights."""
         assert ctx.before is not None
         near, me = self.near(ctx), ctx.comm.rank
-        w = float(weight[0]) if weight.numel() else 1.0
+        w = float(weight)
         y = w * ctx.before + (x - ctx.before)
         payload = self.channel.send(y.float(), {}, ctx)
         assert payload is not None

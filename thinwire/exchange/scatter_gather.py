@@ -23,8 +23,9 @@ import torch
 
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
-from thinwire.core.exchange import Exchange, halves, part
+from thinwire.core.exchange import Exchange, part
 from thinwire.core.memory import NoMemory
+from thinwire.core.slots import cut
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 from thinwire.exchange.shards import shards
@@ -32,7 +33,7 @@ from thinwire.exchange.shards import shards
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
+    from thinwire.core.comm import Comm
     from thinwire.core.types import Context, Layout, State
 
 
@@ -54,6 +55,13 @@ class ScatterGather(Exchange):
         if self.down is not None:
             check_channel("ScatterGather", self.down)
         check_reduce("ScatterGather", self.reduce)
+        for channel in self.channels:
+            slots = {**channel.memory.slots(), **channel.memory.receiver_slots()}
+            if any(slot.per != "element" for slot in slots.values()):
+                raise ValueError(
+                    f"ScatterGather cuts vectors into shards, and {channel.memory!r} keeps numbers of whole vectors; "
+                    f"write AllGather({channel!r})"
+                )
 
     @property
     def hops(self) -> dict[str, Channel]:
@@ -71,14 +79,6 @@ class ScatterGather(Exchange):
         up, down = (Channel(Identity(), c.memory.plain, crc=c.crc) for c in self.channels)
         return AllReduce() if up.memory == down.memory == NoMemory() else ScatterGather(up, down)
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The state of both hops: up, from the whole vector to the own shard; down, the other way."""
-        whole = torch.empty(layout.numel, device=device)
-        start, stop, _ = shards(layout, comm.size)[comm.rank]
-        mine = whole[start:stop]
-        up, down = self.hops.values()
-        return {**halves(up, whole, mine, "up."), **halves(down, mine, whole, "down.")}
-
     def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:
         """The owner's halves cover its shard."""
         start, stop, _ = shards(layout, comm.size)[comm.rank]
@@ -90,9 +90,10 @@ class ScatterGather(Exchange):
         cuts = shards(ctx.layout, ctx.comm.size)
         parts = [cut.context(ctx) for cut in cuts]
         mine = cuts[ctx.comm.rank].layout
+        senders, receivers = part(state, "up.send."), part(state, "down.recv.")
         sent = []
         for (low, high, _), to in zip(cuts, parts, strict=True):
-            payload = up.send(x[low:high], part(state, "up.send.", low, high), to)
+            payload = up.send(x[low:high], cut(senders, up.memory.slots(), low, high), to)
             sent.append(empty(x) if payload is None else payload.data)
         sizes = (up.nbytes(mine),) * len(cuts) if up.sends_always else None
         arrived = await ctx.comm.all_to_all(sent, sizes=sizes, exact=up.predictable)
@@ -108,7 +109,8 @@ class ScatterGather(Exchange):
 
         out = x if x.dtype == torch.float32 else torch.empty_like(x, dtype=torch.float32)
         for data, (low, high, _), to in zip(everybody, cuts, back, strict=True):
-            got = down.receive([data], part(state, "down.recv.", low, high), to, out=out[low:high])
+            half = cut(receivers, down.memory.receiver_slots(), low, high)
+            got = down.receive([data], half, to, out=out[low:high])
             if got.data_ptr() != out[low:high].data_ptr():
                 out[low:high] = got
         return out

@@ -38,6 +38,7 @@ from thinwire.core.compressor import scheme
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import Exchange
 from thinwire.core.payload import HEADER, Payload
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.shards import shards
 from thinwire.kernels.spec import Kind, Norm
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
     from thinwire.core.types import Context, Layout, State
     from thinwire.exchange.shards import Shard
 
@@ -60,6 +60,7 @@ class SharedScale(Exchange):
     compressor: BlockQuantiser
 
     def __post_init__(self) -> None:
+        # scales that are given, and fields of symbols, are a BlockQuantiser's own
         if not isinstance(self.compressor, BlockQuantiser) or self.compressor.quant.kind is not Kind.SIGNED:
             raise ValueError(
                 f"SharedScale adds integer symbols, and those of {self.compressor!r} do not add to multiples of one "
@@ -71,13 +72,14 @@ class SharedScale(Exchange):
         """One hop that loses; the sum comes back exactly."""
         return {"": Channel(self.compressor)}
 
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
+
     def sum_width(self, ranks: int) -> int:
         """Bits of the sum of `ranks` symbols."""
         return (2 * ranks * self.compressor.quant.levels).bit_length()
-
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """No state."""
-        return {}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

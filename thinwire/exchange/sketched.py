@@ -25,7 +25,8 @@ import torch
 from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.sparse import check_count, how_many
 from thinwire.core.channel import BUCKET, Channel
-from thinwire.core.exchange import Exchange, halves
+from thinwire.core.exchange import Exchange
+from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import settle
 from thinwire.kernels import selection
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -33,8 +34,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.comm.base import Comm
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
 
 
 @final
@@ -65,10 +65,10 @@ class Sketched(Exchange):
         """The sketch, of a bucket of 2^20 elements."""
         return {"": Channel(self.sketch(BUCKET), ErrorFeedback())}
 
-    def init(self, layout: Layout, comm: Comm, device: torch.device | None = None) -> State:
-        """The residual."""
-        like = torch.empty(layout.numel, device=device)
-        return halves(self.hops[""], like, like)
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""

@@ -16,6 +16,7 @@ Sparse = tuple["Tensor", "Tensor"]
 
 def check_top(exchange: str, compressor: object) -> None:
     """Refuse a compressor that is not an exact top-k."""
+    # `most`, `seal` and `open` are TopK's own
     if not isinstance(compressor, TopK) or compressor.values != "fp32":
         raise ValueError(
             f"{exchange} merges the float32 sums of its ranks, and {compressor!r} does not send those; "

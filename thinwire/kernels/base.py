@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.kernels.key import Key
     from thinwire.kernels.spec import Blocks, Quant
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.kernels.key import Key
 
 LARGEST = 1 << 16
 STREAMS = (128, 192)  # added to the key's hop: the noise of rotations is not the noise of rounding

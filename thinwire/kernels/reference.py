@@ -17,7 +17,7 @@ from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Kind, Norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.kernels.key import Key
     from thinwire.kernels.spec import Blocks, Quant
 
 

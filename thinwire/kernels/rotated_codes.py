@@ -69,8 +69,8 @@ def decode_add(
         from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
 
         place = (codes.data_ptr(), cut.n, cut.block, cut.last, words, tables.share)
-        to = (scales.data_ptr(), weight, out.data_ptr(), *hadamard.means(out))
-        _hadamard.decode_add(*place, *_plain(tables), *to)
+        means = hadamard.means(out)
+        _hadamard.decode_add(*place, *_plain(tables), scales.data_ptr(), weight, out.data_ptr(), *means)
         return
     values = torch.cat([_values(part, tables).view(-1) for part in cut.parts(codes)])
     y = hadamard.unrotate(values, cut, words)

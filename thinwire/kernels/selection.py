@@ -19,7 +19,7 @@ from thinwire.kernels.dispatch import get, select
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.kernels.key import Key
 
 LARGEST = (1 << 31) - 1
 """Vectors have at most this many elements."""

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import thinwire as tw
+from thinwire.core.rates import bits_per_second
 from thinwire.lab.bench_step import STEP, TIMED, batch, model, stepper
 from thinwire.lab.launch import Say
-from thinwire.lab.net.rates import bits_per_second
 from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS

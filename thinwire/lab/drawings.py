@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from thinwire.lab import race_table, rate
+from thinwire.lab import architecture, race_table, rate
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
 
@@ -19,6 +19,7 @@ def drawings(data: Path) -> dict[str, Draw]:
     made: dict[str, Draw] = {
         f"papers/{name}.png": partial(one.plot, read(data / f"{name}.csv")) for name, one in REPRODUCTIONS.items()
     }
+    made["architecture.svg"] = architecture.plot
     made["rate.svg"] = partial(rate.plot, read(data / "rate.csv"))
     points = load(data / "race-curves.csv")
     for task, hosts, speed in race_table.races(data / "race.csv"):

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import thinwire as tw
+from thinwire.core.rates import bits_per_second
 from thinwire.lab import race_courses, tasks
 from thinwire.lab.bench_hosts import FREE, PATIENCE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import accuracy, mean
-from thinwire.lab.net.rates import bits_per_second
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.race_courses import Course
 from thinwire.lab.race_steps import step_of

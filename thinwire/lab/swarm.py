@@ -1,4 +1,4 @@
-"""Swarm: n models in one process that gossip on the virtual driver, step by step. For tests and reproductions."""
+"""Swarm: n models in one process that gossip, step by step. For tests and reproductions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from thinwire.comm.base import Comm
-from thinwire.comm.virtual import run
-from thinwire.core.types import Context, Key, Layout
+from thinwire.comm.clock import VirtualClock
+from thinwire.core.types import Layout, State
 from thinwire.exchange.gossip import Gossip
+from thinwire.lab.world import World
 
 SUMS = ("recv.pull", "recv.estimate")  # sums of what was decoded; everything else is float32, as at the sender
 
@@ -24,38 +24,51 @@ class Swarm:
     such as "the mean is that of plain SGD" are tested this way.
     """
 
-    def __init__(self, exchange: Gossip, n: int, x: Tensor, layout: Layout | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        exchange: Gossip,
+        n: int,
+        x: Tensor,
+        layout: Layout | None = None,
+        seed: int = 0,
+        *,
+        clock: VirtualClock | None = None,
+    ) -> None:
         exchange.check(n)
-        self.exchange, self.n, self.seed = exchange, n, seed
+        self.exchange, self.n = exchange, n
         self.layout = layout or Layout.flat(x.numel())
         self.models = x.flatten().repeat(n, 1)  # one row per rank
-        self.steps = 0
-        self.bytes = 0  # sent by all ranks
-        self.messages = 0
-        self.states = []
-        for rank in range(n):
-            state = exchange.init(self.layout, Comm(rank, n))
-            exchange.start(x.flatten().float(), state)
-            self.states.append({name: t.to(x.dtype) if name in SUMS else t for name, t in state.items()})
+        self.world = World(exchange, self.layout, n, seed, start=x.flatten().float(), clock=clock)
+        for state in self.states:
+            state.update({name: t.to(x.dtype) for name, t in state.items() if name in SUMS})
 
     def step(self, updates: Tensor | Sequence[Tensor]) -> None:
         """One local update per rank, row by row, then one exchange."""
         moved = torch.stack(list(updates)).to(self.models.dtype)
         early = self.exchange.before_step
-        before = self.models
-        given = before if early else before + moved
-
-        async def program(comm: Comm) -> Tensor:
-            key = Key(self.seed, self.steps, comm.rank)
-            ctx = Context(comm, self.layout, key, before=before[comm.rank])
-            return await self.exchange(given[comm.rank].clone(), self.states[comm.rank], ctx)
-
-        done = run(program, self.n)
-        mixed = torch.stack(done.results).to(self.models.dtype)
+        given = self.models if early else self.models + moved
+        mixed = torch.stack(self.world.round(given, before=self.models)).to(self.models.dtype)
         self.models = mixed + moved if early else mixed
-        self.steps += 1
-        self.bytes += sum(traffic.bytes for traffic in done.traffic)
-        self.messages += sum(traffic.messages for traffic in done.traffic)
+
+    @property
+    def states(self) -> list[State]:
+        """The states, by rank."""
+        return self.world.states
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self.world.steps
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all ranks have sent."""
+        return self.world.bytes
+
+    @property
+    def messages(self) -> int:
+        """Messages that all ranks have sent."""
+        return self.world.messages
 
     @property
     def mean(self) -> Tensor:

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 
 import thinwire as tw
+from thinwire.core.signals import Param
 from thinwire.lab import tasks
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import Curve, accuracy, mean, replicas_equal
 from thinwire.lab.records import Row
 from thinwire.lab.step_sizes import decay, optimizer_of, step_of
 from thinwire.lab.tasks import Data, Task, batches
-from thinwire.sync.signals import Param
 
 PAUSE = 0.1  # seconds between two reports of progress
 TIMED = ("encode_s", "wire_s", "decode_s")

@@ -1,6 +1,7 @@
 """What both ends of a channel remember, one idea per file."""
 
 from thinwire.core.memory import Memory, NoMemory
+from thinwire.core.slots import Slot
 from thinwire.memory.difference import Difference
 from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.memory.lazy import Lazy
@@ -16,6 +17,7 @@ __all__ = [
     "Memory",
     "MomentumCorrection",
     "NoMemory",
+    "Slot",
     "Velocity",
 ]
 

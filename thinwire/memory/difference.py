@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +51,8 @@ class Difference(Memory):
 
     name: ClassVar[str] = "difference"
     needs_scale: ClassVar[bool] = True
+    settles: ClassVar[bool] = True
+    for_models: ClassVar[bool] = True
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
@@ -59,13 +62,18 @@ class Difference(Memory):
                 "for an unbiased compressor or Difference() for a contraction"
             )
 
-    def init(self, like: Tensor) -> State:
-        """The sender's shift h_i, float32."""
-        return {"shift": torch.zeros_like(like, dtype=torch.float32)}
+    @property
+    def whole(self) -> bool:
+        """Where alpha = 1."""
+        return self.alpha == 1
 
-    def init_receiver(self, like: Tensor) -> State:
-        """The receiver's shift h, float32."""
-        return self.init(like)
+    def slots(self) -> Slots:
+        """The sender's shift h_i."""
+        return {"shift": Slot()}
+
+    def receiver_slots(self) -> Slots:
+        """The receivers' shift h, the same at all of them."""
+        return {"shift": Slot(replicated=True)}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """What the shift misses: x - h_i."""

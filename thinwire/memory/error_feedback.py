@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.core.memory import Memory
+from thinwire.core.memory import Feedback, Memory
+from thinwire.core.slots import Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,7 @@ class ErrorFeedback(Memory):
 
     name: ClassVar[str] = "ef"
     needs_scale: ClassVar[bool] = True
+    for_models: ClassVar[bool] = True
     alpha: float = 1.0
     beta: float = 1.0
     rescaled: bool = True
@@ -57,13 +59,23 @@ class ErrorFeedback(Memory):
                 "write ErrorFeedback() for the classical form or ErrorFeedback(alpha=0.2, beta=0.9) for ECQ-SGD's"
             )
 
+    @property
+    def whole(self) -> bool:
+        """Where alpha = beta = 1."""
+        return self.alpha == self.beta == 1
+
     def growth(self, omega: float) -> float:
         """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
-        return self.alpha**2 * omega + (self.beta - self.alpha) ** 2
+        return self.feedback.growth(omega)
 
-    def init(self, like: Tensor) -> State:
-        """One residual, float32."""
-        return {"residual": torch.zeros_like(like, dtype=torch.float32)}
+    @property
+    def feedback(self) -> Feedback:
+        """The equations above."""
+        return Feedback(self.alpha, self.beta)
+
+    def slots(self) -> Slots:
+        """The residual e."""
+        return {"residual": Slot()}
 
     def rescale(self, state: State, factor: float) -> None:
         """e = (lr / lr') e, in place."""

@@ -15,7 +15,8 @@ them is compared with its share, and the shares add up to the whole. Without ste
 driver that does not measure them) that term is 0.
 
 One piece of state is not a vector: `age`, the number of rounds since the last upload, or 0 before the first. It is
-stored once per element, so that it can be cut; where pieces of several vectors come together, the oldest counts.
+kept per element and not per rank, since the shards of a vector are uploaded one by one, each at its own age; where
+pieces of several vectors come together, the oldest counts.
 
 >>> import torch
 >>> memory = Lazy(weight=0)
@@ -43,6 +44,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 from thinwire.kernels.length import square_length
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Lazy(Memory):
     name: ClassVar[str] = "lazy"
     skips: ClassVar[bool] = True
     needs_scale: ClassVar[bool] = True
+    settles: ClassVar[bool] = True
     xi: float = 0.08
     depth: int = 10  # past steps
     weight: float = 3.0  # of the quantisation errors
@@ -83,13 +86,13 @@ class Lazy(Memory):
         """The number of past steps that the rule looks at."""
         return self.depth
 
-    def init(self, like: Tensor) -> State:
-        """The last upload q_i, what it lost, and how many rounds ago it was, float32."""
-        return {name: torch.zeros_like(like, dtype=torch.float32) for name in ("last", "lost", "age")}
+    def slots(self) -> Slots:
+        """The last upload q_i, what it lost, and how many rounds ago it was."""
+        return {"last": Slot(), "lost": Slot(), "age": Slot()}
 
-    def init_receiver(self, like: Tensor) -> State:
-        """The mean of the last uploads, float32."""
-        return {"last": torch.zeros_like(like, dtype=torch.float32)}
+    def receiver_slots(self) -> Slots:
+        """The mean of the last uploads, the same at all receivers."""
+        return {"last": Slot(replicated=True)}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """The innovation: x - q_i."""

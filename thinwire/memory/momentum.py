@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,13 +47,18 @@ class LocalMomentum(Memory):
             )
 
     @property
+    def whole(self) -> bool:
+        """Not an average that forgets."""
+        return self.beta == 0
+
+    @property
     def plain(self) -> Memory:
         """Itself: an average that is sent whole is an average still."""
         return self
 
-    def init(self, like: Tensor) -> State:
-        """The average m, float32."""
-        return {"average": torch.zeros_like(like, dtype=torch.float32)}
+    def slots(self) -> Slots:
+        """The average m."""
+        return {"average": Slot()}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """The next average."""

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 from thinwire.kernels.selection import finite
 from thinwire.memory.velocity import Velocity, clipped
 
@@ -61,13 +62,18 @@ class MomentumCorrection(Memory):
             raise ValueError(f"MomentumCorrection(clip={self.clip}): write a positive norm, or None")
 
     @property
+    def whole(self) -> bool:
+        """Not a velocity that decays."""
+        return self.momentum == 0
+
+    @property
     def plain(self) -> Memory:
         """The velocity alone, by the same name in the state: nothing waits where all is sent."""
         return Velocity(self.momentum, self.nesterov, self.clip)
 
-    def init(self, like: Tensor) -> State:
-        """u and v, float32."""
-        return {name: torch.zeros_like(like, dtype=torch.float32) for name in ("velocity", "residual")}
+    def slots(self) -> Slots:
+        """u and v."""
+        return {"velocity": Slot(), "residual": Slot()}
 
     def rescale(self, state: State, factor: float) -> None:
         """v = (lr / lr') v, in place."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
+from thinwire.core.slots import Slot, Slots
 from thinwire.kernels.selection import finite
 
 if TYPE_CHECKING:
@@ -51,13 +52,18 @@ class Velocity(Memory):
             raise ValueError(f"Velocity(clip={self.clip}): write a positive norm, or None")
 
     @property
+    def whole(self) -> bool:
+        """Not a velocity that decays."""
+        return self.momentum == 0
+
+    @property
     def plain(self) -> Memory:
         """Itself: nothing of it needs a compressor."""
         return self
 
-    def init(self, like: Tensor) -> State:
-        """The velocity u, in float32."""
-        return {"velocity": torch.zeros_like(like, dtype=torch.float32)}
+    def slots(self) -> Slots:
+        """The velocity u."""
+        return {"velocity": Slot()}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """The step of momentum SGD; u is updated in place, and stays as it was if x is not finite."""

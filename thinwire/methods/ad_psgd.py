@@ -24,10 +24,10 @@ from thinwire import topology as graphs
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.pairs import Pairs
 from thinwire.methods._parts import made
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
 
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from thinwire import topology as graphs
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.mix import Mix
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
 
 

@@ -29,11 +29,11 @@ from thinwire import topology as graphs
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.mix import Mix
 from thinwire.memory.error_feedback import ErrorFeedback
 from thinwire.methods._parts import contraction
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
 
 

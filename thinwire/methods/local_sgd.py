@@ -15,9 +15,9 @@ Departs from the paper: nothing.
 from __future__ import annotations
 
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.all_reduce import AllReduce
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Param
 
 
 @method("local-sgd")

@@ -25,9 +25,9 @@ from typing import Literal
 
 from thinwire import topology as graphs
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.moniqua import Moniqua
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Param
 from thinwire.topology.base import Topology
 
 

@@ -24,10 +24,10 @@ from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
 from thinwire.core.recipe import Recipe
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Momentum
 from thinwire.exchange.scatter_gather import ScatterGather
 from thinwire.memory.error_feedback import ErrorFeedback
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Momentum
 
 
 @method("one-bit-adam", Recipe("1-bit adam", momentum=0.0, lr=1e-3))

@@ -1,7 +1,7 @@
 """What is exchanged, how often, and how stale it may be."""
 
-from thinwire.sync.schedule import Sync
-from thinwire.sync.signals import Delta, Grad, Momentum, Param, Signal, Update
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Delta, Grad, Momentum, Param, Signal, Update
 
 __all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync", "Update"]
 

@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.kernels.key import Key
     from thinwire.kernels.spec import Blocks, Quant
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}

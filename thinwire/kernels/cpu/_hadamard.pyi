@@ -2,7 +2,7 @@
 
 def hadamard(x: int, blocks: int, block: int, threads: int, vectors: int) -> None: ...
 def rotate(
-    x: int, n: int, block: int, last: int, words: list[list[int]], factor: float, out: int, threads: int
+    x: int, n: int, block: int, last: int, words: list[list[int]], factor: float, out: int, threads: int, vectors: int
 ) -> None: ...
 def unrotate_add(
     r: int,

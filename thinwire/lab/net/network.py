@@ -9,8 +9,8 @@ import sys
 from types import TracebackType
 from typing import final
 
+from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.net import reaper
-from thinwire.lab.net.rates import bits_per_second, seconds
 from thinwire.lab.net.shaping import DEVICE, shape, transmitted
 from thinwire.lab.net.tools import call, check
 

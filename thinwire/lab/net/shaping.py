@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 
-from thinwire.lab.net.rates import bits_per_second
+from thinwire.core.rates import bits_per_second
 from thinwire.lab.net.tools import call
 
 DEVICE = "eth0"

@@ -29,11 +29,12 @@ from thinwire.compressors.identity import Identity
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.types import Layout
+from thinwire.exchange.all_gather import AllGather
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.logistic import Logistic
 from thinwire.lab.reproduce.panels import Line, Panel, draw
 from thinwire.lab.reproduce.study import Means, Run, Statement, Study
-from thinwire.lab.reproduce.team import Team
+from thinwire.lab.world import World
 from thinwire.memory.difference import Difference
 
 SLOW = "quantised, rate / 4"
@@ -149,11 +150,12 @@ class Diana(Study):
     def work(self, run: Run) -> list[Row]:
         """A curve of the gap."""
         f, (how, slower) = problem(CASES[run.case][1], run.seed), channel(run.case, run.method)
-        team, w = Team(how, N, Layout.flat(f.d), run.seed), torch.zeros(f.d, dtype=torch.float64)
+        w = torch.zeros(f.d, dtype=torch.float64)
+        world = World(AllGather(how), Layout.flat(f.d), N, run.seed, once=True)
         reached: dict[str, int | None] = dict.fromkeys(GOALS)
         rows: list[Row] = []
         for step in range(1, STEPS + 1):
-            w = w - team.step(f.gradients(w).float()).double() / f.smooth / slower
+            w = w - world.step(f.gradients(w).float()).double() / f.smooth / slower
             if step % SEEN:
                 continue
             gap = f.gap(w)
@@ -161,7 +163,7 @@ class Diana(Study):
                 if gap < goal and reached[name] is None:
                     reached[name] = step
             if step % (STEPS // SHOWN) == 0:
-                bits, last = team.bits, reached["to_7"]
+                bits, last = world.message_bits, reached["to_7"]
                 sent = None if last is None else last * bits
                 rows.append({"step": step, "steps": STEPS, "gap": gap, **reached, "message": bits, "sent": sent})
         return rows

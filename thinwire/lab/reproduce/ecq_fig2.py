@@ -32,12 +32,13 @@ from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.channel import Channel
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Layout
+from thinwire.exchange.all_gather import AllGather
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.base import Reproduction, Say, Settings, Trend, check_methods
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.statements import statements
-from thinwire.lab.reproduce.team import Team
+from thinwire.lab.world import World
 from thinwire.memory.error_feedback import ErrorFeedback
 
 SAMPLES, NOISE, WORKERS, BATCH, LR, LEVELS = 10_000, 0.1, 4, 64, 0.02, 4
@@ -171,17 +172,18 @@ def descend(run: Run) -> tuple[float, float, float]:
     g = torch.Generator().manual_seed(run.seed)
     x, truth = torch.randn(SAMPLES, run.d, generator=g), torch.randn(run.d, generator=g)
     y = x @ truth + NOISE * torch.randn(SAMPLES, generator=g)
-    w, team = torch.zeros(run.d), Team(channel(run.way, run.d), WORKERS, Layout.flat(run.d), run.seed)
+    exchange, w = AllGather(channel(run.way, run.d)), torch.zeros(run.d)
+    world = World(exchange, Layout.flat(run.d), WORKERS, run.seed, once=True)
     ends = []
     for step in range(run.steps):
         picked = torch.randint(SAMPLES, (WORKERS, BATCH), generator=g)
         some = x[picked]
         error = (some @ w) - y[picked]
-        w -= LR * team.step(torch.einsum("rb,rbd->rd", error, some) / BATCH)
+        w -= LR * world.step(torch.einsum("rb,rbd->rd", error, some) / BATCH)
         if step >= run.steps - 100 and step % 10 == 9:
             ends.append((float((x @ w - y).square().mean() / 2), float((w - truth).norm())))
     loss, distance = (fmean(values) for values in zip(*ends, strict=True))
-    return loss, distance, team.body_bits
+    return loss, distance, world.message_bits - 8 * HEADER.size / run.d  # as papers count them
 
 
 def _rows(run: Run, loss: float, distance: float, bits: float) -> list[Row]:

@@ -37,7 +37,7 @@ from thinwire.lab.records import Row
 from thinwire.lab.reproduce.logistic import Logistic
 from thinwire.lab.reproduce.panels import Line, Panel, draw
 from thinwire.lab.reproduce.study import Means, Run, Statement, Study
-from thinwire.lab.reproduce.world import World
+from thinwire.lab.world import World
 from thinwire.memory.difference import Difference
 
 CASES = ("sorted", "mixed")

@@ -18,15 +18,16 @@ import torch
 
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel
+from thinwire.exchange.all_gather import AllGather
 from thinwire.lab import tasks
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.base import Settings, check_methods
 from thinwire.lab.reproduce.on_images import filled, task_of
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.ring import accuracy, gradients
-from thinwire.lab.reproduce.team import Team
 from thinwire.lab.residual import Residual
 from thinwire.lab.step_sizes import END, MOMENTUM
+from thinwire.lab.world import World
 
 WORKERS = 4
 BATCH = {"digits": 16, "fashion": 32}
@@ -74,26 +75,27 @@ def train(run: Run) -> Row:
     data, batch = images(run.task, run.data), BATCH[run.task]
     net = Residual(halve=run.task == "fashion")
     w = net.start(run.seed)
-    team, momentum, lr = Team(run.channel, WORKERS, net.layout, run.seed), torch.zeros_like(w), LR
+    world = World(AllGather(run.channel), net.layout, WORKERS, run.seed, once=True)
+    momentum, lr = torch.zeros_like(w), LR
     per_epoch = len(data.train_y) // (WORKERS * batch)
     steps, losses, begun = run.epochs * per_epoch, [], time.process_time()
     for epoch in range(run.epochs):
         count = len(data.train_y)
         ranks = [tasks.batches(count, batch, rank, WORKERS, run.seed, epoch) for rank in range(WORKERS)]
         for chosen in zip(*ranks, strict=True):
-            now = LR * (1 - (1 - END) * team.steps / steps)
-            team.rescale(lr / now)
+            now = LR * (1 - (1 - END) * world.steps / steps)
+            world.rescale(lr / now)
             lr, picked = now, torch.stack(chosen)
             grads, loss = gradients(net, w.expand(WORKERS, -1), data.train_x[picked], data.train_y[picked])
-            momentum.mul_(MOMENTUM).add_(team.step(grads))
+            momentum.mul_(MOMENTUM).add_(world.step(grads))
             w = w - lr * momentum
             losses.append(loss)
     return {
         "steps": steps,
         "accuracy": accuracy(net, w.unsqueeze(0), data.test_x, data.test_y),
         "loss": sum(losses[-per_epoch:]) / per_epoch,
-        "bits_per_element": team.bits,
-        "ratio": 32 / team.bits,
+        "bits_per_element": world.message_bits,
+        "ratio": 32 / world.message_bits,
         "seconds": time.process_time() - begun,
     }
 

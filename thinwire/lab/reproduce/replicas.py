@@ -21,8 +21,8 @@ from thinwire.core.types import Layout
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.lab import tasks
 from thinwire.lab.records import Row
-from thinwire.lab.reproduce.world import World
 from thinwire.lab.step_sizes import END, MOMENTUM
+from thinwire.lab.world import World
 
 HUGE = 1e6  # the size of one weight at which a run stops
 

@@ -31,7 +31,7 @@ from thinwire.lab.records import Row
 from thinwire.lab.reproduce.panels import Line, Panel, draw
 from thinwire.lab.reproduce.study import Means, Run, Statement, Study
 from thinwire.lab.reproduce.wilson import Wilson
-from thinwire.lab.reproduce.world import World
+from thinwire.lab.world import World
 
 METHODS = ("sgd", "signsgd", "ef-signsgd")
 E = 0.1

@@ -29,9 +29,10 @@ import thinwire as tw
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Clock
 from thinwire.core.method import Method
-from thinwire.core.types import Context, Key, Layout
+from thinwire.core.types import Layout
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import mean
+from thinwire.lab.member import Member
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.records import Row
 
@@ -101,17 +102,17 @@ def _draw(job: Job, rank: int, ranks: int) -> _Data:
 
 def _run(job: Job, name: str, driver: Processes, data: _Data, seed: int, steps: int) -> Row:
     """Loss, seconds and bytes of one run, each the mean over ranks."""
-    exchange, layout, comm = method_of(name, job.features).exchange, Layout.flat(job.features), driver.comm
-    state, w, spent = exchange.init(layout, comm), torch.zeros(job.features), dict.fromkeys(STAGES, 0.0)
-    g = torch.Generator().manual_seed(1000 * seed + comm.rank)
+    member = Member(method_of(name, job.features).exchange, Layout.flat(job.features), driver.comm, seed)
+    w, spent = torch.zeros(job.features), dict.fromkeys(STAGES, 0.0)
+    g = torch.Generator().manual_seed(1000 * seed + driver.comm.rank)
     dist.barrier()
     before, begun = transmitted(), time.perf_counter()
     for step in range(steps):
         gradient = _gradient(job, data, w, g)
         dist.barrier()
-        ctx = Context(comm, layout, Key(seed, step, comm.rank), Clock())
-        w -= job.lr * driver.run(exchange(gradient, state, ctx), ctx.clock)
-        for span in ctx.clock.spans:
+        clock = Clock()
+        w -= job.lr * driver.run(member.step(gradient, step, clock=clock), clock)
+        for span in clock.spans:
             if span.what in spent:
                 spent[span.what] += span.stop - span.start
     seconds = time.perf_counter() - begun

@@ -11,6 +11,11 @@ from thinwire.core.config import Config
 class Signal(Config):
     """Base of the signals."""
 
+    models: ClassVar[bool] = False  # whether ranks have models of their own between two exchanges
+    outer: ClassVar[bool] = False  # whether what is exchanged is a gradient for an outer optimizer
+    added: ClassVar[bool] = False  # whether it is a step that a server adds to its model
+    lasts: ClassVar[bool] = False  # whether a result is of use in a later step than its own
+
 
 @final
 @dataclass(frozen=True)
@@ -18,6 +23,7 @@ class Grad(Signal):
     """The gradient g, before the optimizer sees it."""
 
     name: ClassVar[str] = "grad"
+    lasts: ClassVar[bool] = True
 
 
 @final
@@ -26,6 +32,8 @@ class Update(Signal):
     """The step that the optimizer would take, lr included."""
 
     name: ClassVar[str] = "update"
+    added: ClassVar[bool] = True
+    models: ClassVar[bool] = True
 
 
 @final
@@ -34,6 +42,7 @@ class Param(Signal):
     """The parameters, after the local step: local SGD and gossip."""
 
     name: ClassVar[str] = "param"
+    models: ClassVar[bool] = True
 
 
 @final
@@ -50,6 +59,8 @@ class Delta(Signal):
     """The pseudo-gradient x_start - x_now of a round of local steps, for an outer Nesterov step."""
 
     name: ClassVar[str] = "delta"
+    models: ClassVar[bool] = True
+    outer: ClassVar[bool] = True
     outer_lr: float = 0.7
     outer_momentum: float = 0.9
 

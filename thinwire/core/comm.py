@@ -1,11 +1,13 @@
 """Communication is a request, not a call: `await comm.all_gather(x)` yields a request and resumes with the answer.
 
-There is no asyncio here. A driver is a small loop over `coroutine.send`: thinwire.comm.virtual runs N ranks in one
-process; others run one rank over a real network. The same coroutine runs under each of them.
+There is no asyncio here. A driver is a small loop over `coroutine.send`: thinwire.comm.clock runs N ranks in one
+process, on virtual time; others run one rank over a real network. The same coroutine runs under each of them.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
@@ -18,13 +20,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Request(Generic[T]):
-    """Base of what a rank may ask for. `ranks` are those that it concerns, as numbered in the whole world."""
+    """Base of what a rank may ask for. `ranks` are those that it concerns, as numbered in the whole world.
+
+    On the clock, requests of different channels do not meet; in real processes each channel has groups of its own.
+    """
 
     ranks: tuple[int, ...]
+    channel: int = field(default=0, kw_only=True)
 
     def __await__(self) -> Generator[Request[Any], Any, T]:
         answer: T = yield self
         return answer
+
+
+class Wait(ABC):
+    """What a coroutine may await in a real process besides requests. `answer` blocks its thread until it is there."""
+
+    @abstractmethod
+    def answer(self) -> Any:
+        """What the coroutine goes on with."""
 
 
 @final
@@ -84,10 +98,45 @@ class SendRequest(Request[None]):
 
 @final
 @dataclass(frozen=True, eq=False)
+class PostRequest(Request[None]):
+    """`x` goes to rank `to`; the request is done at once, and a receive takes the message when it has arrived."""
+
+    to: int
+    x: Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class RecvRequest(Request[tuple[int, Tensor]]):
     """The next message from `source`, or from anybody: (rank, tensor)."""
 
     source: int | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NowRequest(Request[float]):
+    """The time in seconds, from a start that the driver chooses."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SleepRequest(Request[None]):
+    """Nothing, `seconds` later."""
+
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComputeRequest(Request[None]):
+    """The time of a computation that takes `seconds` on a worker that nothing disturbs.
+
+    On the clock it passes, and stragglers take longer. In real processes the request is done at once, since what is
+    computed there takes its own time.
+    """
+
+    seconds: float
 
 
 @final
@@ -124,13 +173,18 @@ def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:
         traffic.messages += 2 * (n - 1)
         traffic.bytes += 2 * (n - 1) * request.x.numel() * request.x.element_size() // n
     elif isinstance(request, AllGatherRequest):
-        traffic.count(*[request.x] * (n - 1))
+        _add(traffic, n - 1, request.x)
     elif isinstance(request, AllToAllRequest):
         traffic.count(*(x for to, x in enumerate(request.xs) if to != rank))
     elif isinstance(request, SwapRequest):
-        traffic.count(*[request.x] * len(request.peers))
-    elif isinstance(request, SendRequest):
-        traffic.count(request.x)
+        _add(traffic, len(request.peers), request.x)
+    elif isinstance(request, SendRequest | PostRequest):
+        _add(traffic, 1, request.x)
+
+
+def _add(traffic: Traffic, copies: int, x: Tensor) -> None:
+    traffic.messages += copies
+    traffic.bytes += copies * x.numel() * x.element_size()
 
 
 @final
@@ -143,6 +197,7 @@ class Comm:
     traffic: Traffic = field(default_factory=Traffic)
     ranks: tuple[int, ...] = ()  # of this view, as numbered in the whole world; empty for everybody
     gone: set[int] = field(default_factory=set)  # neighbours that a driver has given up on, if it may
+    channel: int = 0  # on the clock, only requests of the same channel meet
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -153,18 +208,19 @@ class Comm:
         if self.rank not in members or any(not 0 <= m < self.size for m in members):
             raise ValueError(f"rank {self.rank} of {self.size} cannot be part of the group {list(members)}")
         ranks = tuple(self.ranks[m] for m in members)
-        return Comm(list(members).index(self.rank), len(ranks), self.traffic, ranks)
+        return Comm(list(members).index(self.rank), len(ranks), self.traffic, ranks, channel=self.channel)
 
     def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
         """Sum or maximum over ranks; `x` may be overwritten."""
-        return AllReduceRequest(self.ranks, x, op)
+        return AllReduceRequest(self.ranks, x, op, channel=self.channel)
 
     def all_gather(
         self, x: Tensor, *, equal: bool = False, sizes: Sequence[int] | None = None, exact: bool = True
     ) -> AllGatherRequest:
         """Everybody's tensor; `equal` or `sizes` promise how many elements each has, exactly or at most."""
         known = (x.numel(),) * self.size if equal else sizes
-        return AllGatherRequest(self.ranks, x, None if known is None else tuple(known), exact)
+        known = None if known is None else tuple(known)
+        return AllGatherRequest(self.ranks, x, known, exact, channel=self.channel)
 
     def all_to_all(
         self, xs: Sequence[Tensor], *, sizes: Sequence[int] | None = None, exact: bool = True
@@ -172,7 +228,8 @@ class Comm:
         """One tensor to each rank, one from each; `sizes` promises how many elements arrive, exactly or at most."""
         if len(xs) != self.size:
             raise ValueError(f"all_to_all takes one tensor per rank: {self.size}; got {len(xs)}")
-        return AllToAllRequest(self.ranks, xs, None if sizes is None else tuple(sizes), exact)
+        known = None if sizes is None else tuple(sizes)
+        return AllToAllRequest(self.ranks, xs, known, exact, channel=self.channel)
 
     def swap(
         self, x: Tensor, peers: Sequence[int], *, sources: Sequence[int] | None = None, equal: bool = False
@@ -184,19 +241,46 @@ class Comm:
         sources = peers if sources is None else sources
         for peer in {*peers, *sources}:
             self._check_peer(peer)
-        return SwapRequest(self.ranks, x, tuple(peers), tuple(sources), equal)
+        return SwapRequest(self.ranks, x, tuple(peers), tuple(sources), equal, channel=self.channel)
 
     def send(self, to: int, x: Tensor) -> SendRequest:
-        """One tensor to one rank."""
+        """One tensor to one rank; done when it is received."""
         self._check_peer(to)
-        return SendRequest(self.ranks, to, x)
+        return SendRequest(self.ranks, to, x, channel=self.channel)
+
+    def post(self, to: int, x: Tensor) -> PostRequest:
+        """One tensor to one rank, buffered: done at once, and `x` may change afterwards.
+
+        What one rank posts and sends to another arrives in order, and is taken by `recv`.
+        """
+        self._check_peer(to)
+        return PostRequest(self.ranks, to, x, channel=self.channel)
 
     def recv(self, source: int | None = None) -> RecvRequest:
-        """One tensor from one rank, or from any."""
+        """One tensor from one rank, or from any, in order of arrival."""
         if source is not None:
             self._check_peer(source)
-        return RecvRequest(self.ranks, source)
+        return RecvRequest(self.ranks, source, channel=self.channel)
+
+    def now(self) -> NowRequest:
+        """The time in seconds: virtual time on the clock, time.perf_counter in real processes."""
+        return NowRequest(self.ranks)
+
+    def sleep(self, seconds: float) -> SleepRequest:
+        """Wait."""
+        _check_seconds("sleep", seconds)
+        return SleepRequest(self.ranks, seconds)
+
+    def compute(self, seconds: float) -> ComputeRequest:
+        """Let the time of a computation pass on the clock; in real processes this returns at once."""
+        _check_seconds("compute", seconds)
+        return ComputeRequest(self.ranks, seconds)
 
     def _check_peer(self, peer: int) -> None:
         if not 0 <= peer < self.size or peer == self.rank:
             raise ValueError(f"rank {self.rank} of {self.size} cannot talk to rank {peer}")
+
+
+def _check_seconds(what: str, seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what}({seconds!r}): write a number of seconds that is not negative, such as {what}(0.1)")

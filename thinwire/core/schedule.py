@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from thinwire.core.config import Config
-from thinwire.sync.signals import Grad, Signal
+from thinwire.core.signals import Grad, Signal
 
 
 @final

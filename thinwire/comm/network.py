@@ -1,0 +1,153 @@
+"""Network: what it costs to send, and Interfaces: when the hosts of one run are free to.
+
+Every host has one interface that sends and one that receives, each first come, first served. A message of m bytes
+from host i to host j leaves when i's interface is free, and takes it m / rate_i. Its first byte is at j a latency
+later; j's interface takes m / rate_j, when it is free, and is done no earlier than the last byte is there:
+
+    idle network, equal rates:    latency + m / rate
+
+What has left waits between the hosts without bound, so that a busy receiver never holds up a sender. Ranks of one
+host talk to each other for free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from thinwire.core.rates import bits_per_second, seconds
+
+LATENCY = "1ms"
+
+
+@final
+@dataclass(frozen=True)
+class Network:
+    """Hosts of one `rate` and `latency`, except those that are `slow`.
+
+    Rates are words such as "100mbit" or numbers of bits per second, and None is infinitely fast; latencies are words
+    such as "50us" or numbers of seconds, one way. Without one it is 1 ms, or 0 if the network is infinitely fast.
+
+    >>> Network("100mbit", slow={3: "10mbit"}).bytes_per_second(3)
+    1250000.0
+    """
+
+    rate: str | float | None = "1gbit"
+    latency: str | float | None = None
+    slow: Mapping[int, str | float] = field(default_factory=dict)  # rates of single hosts
+    ranks_per_host: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_host < 1:
+            raise ValueError(f"Network(ranks_per_host={self.ranks_per_host}): write 1 or more")
+        if not 0 <= self.delay < math.inf:
+            raise ValueError(
+                f'Network(latency={self.latency!r}): write latency="1ms", or seconds that are not negative'
+            )
+        for host in (-1, *self.slow):  # no host is -1, so that this is the rate of the others
+            if not self.bytes_per_second(host) > 0:
+                raise ValueError(f'Network(rate={self.slow.get(host, self.rate)!r}): write rate="1gbit", or bits > 0')
+
+    @property
+    def delay(self) -> float:
+        """The latency in seconds."""
+        latency = self.latency
+        if latency is None:
+            latency = 0.0 if self.rate in (None, math.inf) else LATENCY
+        return seconds(latency) if isinstance(latency, str) else latency
+
+    def bytes_per_second(self, host: int) -> float:
+        """The rate of a host's interfaces."""
+        rate = self.slow.get(host, self.rate)
+        if rate is None:
+            return math.inf
+        return (bits_per_second(rate) if isinstance(rate, str) else rate) / 8
+
+
+INSTANT = Network(rate=None)
+"""A network on which nothing takes time."""
+
+
+class Departure(NamedTuple):
+    """When a message reaches its receiver's interface at the earliest, and when it has left its sender's."""
+
+    reaches: float
+    left: float
+
+
+@final
+class Interfaces:
+    """The interfaces of the hosts of `size` ranks: until when each has something to do."""
+
+    def __init__(self, network: Network, size: int) -> None:
+        hosts = -(-size // network.ranks_per_host)
+        if stray := [host for host in network.slow if not 0 <= host < hosts]:
+            raise ValueError(f"Network(slow={dict(network.slow)!r}): there is no host {stray[0]} among {hosts}")
+        self.latency = network.delay
+        self.host = [rank // network.ranks_per_host for rank in range(size)]
+        self._pace = [1 / network.bytes_per_second(host) for host in range(hosts)]  # seconds per byte
+        self._sends = [0.0] * hosts  # until when the sending interface is busy
+        self._receives = [0.0] * hosts
+        self.instant = self.latency == 0 and not any(self._pace)  # then nobody need ask anything below
+
+    def depart(self, source: int, to: int, nbytes: int, now: float) -> Departure:
+        """A message between ranks of different hosts gets in line at its sender."""
+        starts, left = self.burst(source, nbytes, now)
+        return Departure(self.latency + max(starts, left - nbytes * self._pace[self.host[to]]), left)
+
+    def land(self, to: int, nbytes: int, now: float) -> float:
+        """A message has reached its receiver's interface and gets in line there; returns when it has arrived."""
+        j = self.host[to]
+        done = self._receives[j] = max(now, self._receives[j]) + nbytes * self._pace[j]
+        return done
+
+    def ring(self, ranks: Sequence[int], nbytes: int, now: float) -> float:
+        """When a ring, which visits the ranks host by host, has summed `nbytes`. All begin and end together."""
+        n, hosts = len(ranks), {self.host[rank] for rank in ranks}
+        if len(hosts) == 1:
+            return now
+        starts = max(now, *(max(self._sends[h], self._receives[h]) for h in hosts))
+        done = starts + 2 * (n - 1) * (self.latency + nbytes / n * max(self._pace[h] for h in hosts))
+        for h in hosts:
+            self._sends[h] = self._receives[h] = done
+        return done
+
+    def burst(self, source: int, nbytes: int, now: float) -> tuple[float, float]:
+        """A rank sends messages to several peers, `nbytes` in all, one after the other: (begins, has sent them)."""
+        i = self.host[source]
+        starts = max(now, self._sends[i])
+        left = self._sends[i] = starts + nbytes * self._pace[i]
+        return starts, left
+
+    def settle(
+        self, ranks: Sequence[int], bursts: Sequence[tuple[float, float]], nbytes: Sequence[int]
+    ) -> list[float]:
+        """When each rank has sent its burst and received its `nbytes` out of those of the others.
+
+        Bursts are not followed message by message: a rank takes what comes as fast as it can from the first burst on,
+        and is done no earlier than a latency after the last burst of another host has left. Where all ranks are on
+        one host there is nothing to wait for, and the time is 0.
+        """
+        hosts = [self.host[rank] for rank in ranks]
+        first = _best_elsewhere(hosts, [-starts for starts, _ in bursts])
+        last = _best_elsewhere(hosts, [left for _, left in bursts])
+        done = []
+        for h, begins, ends, own, size in zip(hosts, first, last, bursts, nbytes, strict=True):
+            if ends == -math.inf:  # nobody is on another host
+                done.append(0.0)
+                continue
+            self._receives[h] = max(self.latency - begins, self._receives[h]) + size * self._pace[h]
+            done.append(max(own[1], ends + self.latency, self._receives[h]))
+        return done
+
+
+def _best_elsewhere(hosts: Sequence[int], values: Sequence[float]) -> list[float]:
+    """For each rank, the largest value of a rank on another host; -inf where there is none."""
+    best: dict[int, float] = {}
+    for host, value in zip(hosts, values, strict=True):
+        best[host] = max(value, best.get(host, -math.inf))
+    top = max(best, key=best.__getitem__)
+    second = max((value for host, value in best.items() if host != top), default=-math.inf)
+    return [second if host == top else best[top] for host in hosts]

@@ -1,0 +1,105 @@
+"""Stragglers: how many times longer a computation takes on one worker, in one turn.
+
+A factor is a function of (seed, rank, turn), where a turn is one computation of the worker: runs repeat exactly,
+whatever the order of events, and no worker's luck depends on how many others there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import final
+
+NORMAL = NormalDist()
+
+
+class Stragglers(ABC):
+    """Base of the models."""
+
+    @abstractmethod
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        """What the seconds of the `turn`-th computation of `rank` are multiplied by."""
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Stragglers):
+    """Some ranks are always slower: `Constant({3: 2.0})` makes rank 3 take twice as long, and nobody else."""
+
+    factors: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        for rank, factor in self.factors.items():
+            _check(f"Constant({{{rank}: {factor!r}}})", factor >= 0, "{3: 2.0} for a rank that takes twice as long")
+
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        return self.factors.get(rank, 1.0)
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(Stragglers):
+    """An exponential variable of mean 1 in place of 1, as theory likes it: -ln u with u uniform in (0, 1)."""
+
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        return -math.log(uniform(rank, turn, seed))
+
+
+@final
+@dataclass(frozen=True)
+class ShiftedExponential(Stragglers):
+    """1 + E, where E is exponential of mean `scale`: never faster than 1, and 1 + scale on average."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _check(f"ShiftedExponential(scale={self.scale!r})", self.scale >= 0, "scale=0.5 for 1.5 on average")
+
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        return 1 - self.scale * math.log(uniform(rank, turn, seed))
+
+
+@final
+@dataclass(frozen=True)
+class LogNormal(Stragglers):
+    """exp(sigma z - sigma^2 / 2) with z standard normal: the mean is 1, and the logarithm scatters by `sigma`."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check(f"LogNormal(sigma={self.sigma!r})", self.sigma >= 0, "sigma=0.3")
+
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        return math.exp(self.sigma * NORMAL.inv_cdf(uniform(rank, turn, seed)) - self.sigma**2 / 2)
+
+
+@final
+@dataclass(frozen=True)
+class Transient(Stragglers):
+    """Now and then a worker is slow: it takes `times` as long with `probability`, on each turn anew."""
+
+    probability: float
+    times: float
+
+    def __post_init__(self) -> None:
+        what = f"Transient(probability={self.probability!r}, times={self.times!r})"
+        _check(what, 0 <= self.probability <= 1 and self.times >= 0, "Transient(0.1, 5.0)")
+
+    def factor(self, rank: int, turn: int, seed: int) -> float:
+        return self.times if uniform(rank, turn, seed) < self.probability else 1.0
+
+
+def uniform(rank: int, turn: int, seed: int) -> float:
+    """A number in (0, 1), the same for the same key on every machine."""
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, rank, turn), digest_size=8).digest()
+    return ((int.from_bytes(digest, "little") >> 12) + 0.5) / (1 << 52)
+
+
+def _check(what: str, legal: bool, instead: str) -> None:
+    if not legal:
+        raise ValueError(f"{what}: write {instead}")

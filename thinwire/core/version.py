@@ -1,0 +1,3 @@
+"""The version, which checkpoints and handshakes carry."""
+
+VERSION = "0.1.0"

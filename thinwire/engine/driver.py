@@ -1,0 +1,107 @@
+"""Driver: tells the schedule of one worker what happens in its training.
+
+Whoever knows what happens awaits these methods: torch hooks in a real process (`engine/hooks.py`, `engine/ddp.py`),
+where waiting blocks the thread, or a training loop on the clock (`engine/virtual.py`), where it takes virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
+from thinwire.engine.filling import Place, adopt
+from thinwire.engine.life import Life
+from thinwire.engine.parameters import newcomer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.engine.loop import Loop
+    from thinwire.engine.schedules.base import Schedule
+
+
+class Driver:
+    """On the clock as it is; drivers with hooks derive from it.
+
+    `overdue` says whether a step may come without a backward pass that exchanges.
+    """
+
+    overdue = True
+
+    def __init__(self, loop: Loop, schedule: Schedule) -> None:
+        self.loop, self.schedule = loop, schedule
+        self._life = Life(schedule.run)
+        self._known = {id(one.parameter) for members in loop.members for one in members}
+        loop.filled, loop.deliver, loop.earlier = self.filled, self.deliver, self.earlier
+
+    def filled(self, place: Place, view: Tensor) -> None:
+        """A gradient has been copied into `view`, from where it is sent: that becomes the gradient itself."""
+        adopt(place.one.parameter, view)
+
+    def deliver(self, place: Place, view: Tensor) -> None:
+        """Make what arrived in `view` the gradient, or copy it where the gradient has another form."""
+        p = place.one.parameter
+        if not adopt(p, view):
+            if p.grad is None:
+                p.grad = torch.empty_like(p)
+            p.grad.copy_(view)
+
+    def earlier(self, place: Place) -> Tensor | None:
+        """A gradient from an earlier backward pass, to which the present one did not add."""
+        return place.one.parameter.grad
+
+    async def gradient(self, place: Place, grad: Tensor) -> None:
+        """A gradient is complete."""
+        await self._life.happen(Gradient(place, grad))
+
+    async def backward_ends(self) -> None:
+        """No more gradients come in this pass."""
+        await self._life.happen(BackwardEnds())
+
+    async def all_launched(self) -> None:
+        """Every wire that hears this pass has launched what it had."""
+        await self._life.happen(AllLaunched())
+        if self.loop.stepping:  # a closure's backward pass: the step has begun already
+            self._skip()
+
+    async def step_begins(self, *, closure: bool = False) -> None:
+        """The optimizer is about to step; with a `closure` its gradients are yet to be computed."""
+        loop = self.loop
+        if loop.optimizer is not None and (new := newcomer(loop.optimizer, self._known)):
+            raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
+        if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():
+            await self._life.happen(Overdue())
+            await self._life.happen(AllLaunched())
+        await self._life.happen(StepBegins())
+        self._skip()
+        loop.stepping = True
+
+    async def step_ends(self) -> None:
+        """The optimizer has stepped."""
+        self.loop.stepping = False
+        self.loop.skipping.end()
+        self.loop.filling.since_step = 0
+        await self._life.happen(StepEnds())
+
+    async def settle(self) -> None:
+        """All ranks are about to meet elsewhere."""
+        await self._life.happen(Settle())
+
+    async def ends(self) -> None:
+        """The wire is closed."""
+        await self._life.happen(Ends())
+
+    async def start(self) -> None:
+        """Let the schedule run up to its first event."""
+        await self._life.start()
+
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
+        """Let the schedule take up what was saved, and start anew."""
+        self._life.again()
+        self.schedule.load(saved, resized=resized)
+
+    def _skip(self) -> None:
+        self.loop.skipping.begin(self.loop.runner.round)

@@ -1,0 +1,114 @@
+"""Hooks: the driver of `attach`. Hooks on parameters and on the optimizer tell the schedule what happens.
+
+Several wires may hear the same backward pass. When it ends, each of them first launches what it has left, and only
+then does any of them wait, so that no rank waits in one wire for what another rank sends after waiting in the other.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import torch
+from torch.autograd import Variable
+
+from thinwire.engine.driver import Driver
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from thinwire.core.method import Method
+    from thinwire.engine.loop import Loop
+    from thinwire.engine.schedules.base import Schedule
+
+
+class Removable(Protocol):
+    """A hook's handle."""
+
+    def remove(self) -> None:
+        """Take the hook away."""
+
+
+class HookDriver(Driver):
+    """Base of the drivers in a real process: the hooks on the optimizer. `close` removes all hooks."""
+
+    def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        super().__init__(loop, schedule)
+        self._blocking = run
+        self._hooks: list[Removable] = []
+        if loop.optimizer is not None:
+            self._hooks = [
+                loop.optimizer.register_step_pre_hook(self._step_begins),
+                loop.optimizer.register_step_post_hook(self._step_ends),
+            ]
+
+    def check_switch(self, method: Method) -> None:
+        """Raise ValueError where another method cannot take over."""
+
+    def check_no_sync(self) -> None:
+        """Raise ValueError if `Wire.no_sync` has no meaning."""
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @torch.no_grad()
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Let the schedule act, and wait here for what it waits for."""
+        self._blocking(coroutine)
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        closure = next(iter([*args[1:], *kwargs.values()]), None) is not None
+        self.run(self.step_begins(closure=closure))
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.run(self.step_ends())
+
+
+@final
+class Hooks(HookDriver):
+    """Hooks on every parameter, where the schedule hears of gradients."""
+
+    def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        super().__init__(loop, schedule, run)
+        self._busy = False  # inside a backward pass that exchanges
+        if schedule.hears_gradients:
+            for number, place in enumerate(loop.filling.places):
+                hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), number))
+                self._hooks.append(hook)
+
+    def arrived(self, number: int) -> None:
+        """Take a gradient that is complete."""
+        if self.loop.quiet():
+            return
+        if not self._busy:
+            self._busy = True
+            Variable._execution_engine.queue_callback(self._backward_ends)
+        place = self.loop.filling.places[number]
+        assert place.one.parameter.grad is not None
+        try:
+            self.run(self.gradient(place, place.one.parameter.grad))
+        except BaseException:
+            self._busy = False  # torch forgets the callback
+            raise
+
+    def _backward_ends(self) -> None:
+        """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
+        self._busy = False
+        self.run(self.backward_ends())
+        Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
+
+
+def _hook(hooks: weakref.ref[Hooks], number: int) -> Callable[[Tensor], None]:
+    """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
+
+    def arrived(p: Tensor) -> None:
+        one = hooks()
+        if one is not None:
+            one.arrived(number)
+
+    return arrived

@@ -1,0 +1,133 @@
+"""Loop: one worker's training as a schedule sees it, the same under torch hooks, under DDP and on the clock.
+
+    event = await loop.next(Gradient, StepBegins)      the next event of these kinds (engine/events.py)
+    going = loop.runner.launch(bucket, ...)            an exchange begins now
+    agreed = await loop.runner.wait(going)             and its result is waited for, now or steps later
+    loop.now()                                         the time, which on the clock is virtual
+
+What a schedule must find again after a checkpoint lies in `kept` (plain values) and in the buckets' `extra` (tensors
+like their buffers). A schedule may be started anew at any event, and must then go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from thinwire.core.types import Layout
+from thinwire.engine.events import Event, Next
+from thinwire.engine.filling import Filling, Place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from thinwire.core.clock import Now
+    from thinwire.core.method import Method
+    from thinwire.engine.bucket import Bucket
+    from thinwire.engine.parameters import Trained
+    from thinwire.engine.runner import Runner
+    from thinwire.engine.signal import Source
+    from thinwire.engine.skipping import Skipping
+    from thinwire.engine.transport import Transport
+
+
+@final
+class Loop:
+    """What one method works on. `quiet` says whether a no_sync block is open."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        buckets: list[Bucket],
+        members: list[list[Trained]],
+        optimizer: Optimizer | None,
+        skipping: Skipping,
+        quiet: Callable[[], bool],
+        source: Source,
+        block: str,
+    ) -> None:
+        self.runner, self.buckets, self.members = runner, buckets, members  # members: by bucket, as its views
+        self.optimizer, self.skipping, self.quiet = optimizer, skipping, quiet
+        self.filling = Filling(self, source, block)
+        self.kept: dict[str, Any] = {}
+        self.stepping = False  # inside optimizer.step
+        # What the driver does with gradients that have been filled in and with results, and earlier gradients.
+        self.filled: Callable[[Place, Tensor], None] = _nowhere
+        self.deliver: Callable[[Place, Tensor], None] = _nowhere
+        self.earlier: Callable[[Place], Tensor | None] = _none
+
+    @property
+    def method(self) -> Method:
+        """The method in use."""
+        return self.runner.method
+
+    @property
+    def transport(self) -> Transport:
+        """The way to the other workers."""
+        return self.runner.transport
+
+    @property
+    def now(self) -> Now:
+        """The time in seconds."""
+        return self.transport.now
+
+    def next(self, *kinds: type[Event]) -> Next:
+        """Wait for the next event of one of these kinds."""
+        return Next(kinds)
+
+    def lr(self, group: int) -> float:
+        """The learning rate of a parameter group."""
+        return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[group]["lr"])
+
+    def gather(self) -> list[Bucket]:
+        """The buckets, filled with the parameters as they are; for schedules whose gradients do not lie there."""
+        for bucket, members in zip(self.buckets, self.members, strict=True):
+            for view, one in zip(bucket.views, members, strict=True):
+                view.copy_(one.parameter.detach())
+            bucket.changed()  # whether it is finite is not known
+        return self.buckets
+
+    def models(self) -> list[Tensor]:
+        """A copy of the parameters as they are, by bucket."""
+        return [torch.cat([one.parameter.detach().flatten().float() for one in members]) for members in self.members]
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors of all buckets in one vector."""
+        items = [item for bucket in self.buckets for item in bucket.items]
+        return Layout(tuple(item.name for item in items), tuple(item.shape for item in items))
+
+    def model(self) -> Tensor:
+        """A copy of the parameters as they are, in one vector."""
+        return torch.cat(self.models())
+
+    @torch.no_grad()
+    def set(self, model: Tensor) -> None:
+        """Set the parameters to those of a vector."""
+        members = [one for some in self.members for one in some]
+        for one, part in zip(members, model.split([one.item.numel for one in members]), strict=True):
+            one.parameter.copy_(part.view(one.parameter.shape))
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Set the parameters to what lies in the buckets."""
+        for bucket, members in zip(self.buckets, self.members, strict=True):
+            for one, view in zip(members, bucket.views, strict=True):
+                one.parameter.copy_(view)
+
+    def extra(self, *names: str) -> None:
+        """Give every bucket tensors of these names, like its buffer; they are part of a checkpoint."""
+        for bucket in self.buckets:
+            bucket.extra = {name: torch.zeros_like(bucket.flat) for name in names}
+
+
+def _nowhere(place: Place, view: Tensor) -> None:
+    """Leave it where it is."""
+
+
+def _none(place: Place) -> Tensor | None:
+    """There are no earlier gradients."""
+    return None

@@ -1,0 +1,78 @@
+"""Meet: the ranks of a wire find each other, compare what they were called with, and have a runner each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from thinwire.core.version import VERSION
+from thinwire.engine.groups import Wanted
+from thinwire.engine.handshake import handshake
+from thinwire.engine.motion import Motion, depth_of
+from thinwire.engine.runner import Runner
+from thinwire.engine.telemetry import Telemetry
+from thinwire.engine.transport import ProcessTransport
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from thinwire.core.method import Method
+    from thinwire.engine.settings import Settings
+
+log = logging.getLogger("thinwire")
+
+
+def meet(
+    method: Method,
+    group: dist.ProcessGroup,
+    settings: Settings,
+    seed: int,
+    fields: Mapping[str, str],
+    optimizer: Optimizer | None,
+) -> tuple[ProcessTransport, Runner]:
+    """A transport and a runner on every rank; ValueError on all of them if they differ in method or `fields`.
+
+    The optimizer's steps are measured where a memory of the method asks for them. Rank 0 logs the method's note.
+    """
+    depth = depth_of(method)
+    if depth and optimizer is None:
+        raise ValueError(
+            f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
+        )
+    transport = ProcessTransport(group, wanted(method, group, settings), drops=settings.drop_dead)
+    common = {
+        "thinwire version": VERSION,
+        "method": method.id,
+        "the method's settings": method.to_json(),
+        "seed": str(seed),
+        "drop_dead": str(settings.drop_dead),
+        "timeout": str(settings.timeout),
+    }
+    try:
+        differs = transport.call(lambda comm: handshake(comm, {**common, **fields}))
+    except BaseException as error:
+        transport.close(failed=True, why=f"it failed in attach: {error}")
+        raise
+    if differs:
+        transport.close(why="it detached after 0 rounds")
+        raise ValueError(differs)
+    if method.recipe.note and transport.comm.rank == 0:
+        log.warning("%s: %s", method.id, method.recipe.note)
+    telemetry = Telemetry(transport.now, transport.traffic, transport.comm.size)
+    return transport, Runner(method, transport, telemetry, Motion(optimizer, depth), seed)
+
+
+def wanted(method: Method, group: dist.ProcessGroup, settings: Settings) -> Wanted:
+    """The process groups of the lanes: as many slots as pieces of work may be open."""
+    exchange, size = method.exchange, dist.get_world_size(group)
+    backend = (
+        "gloo" if settings.drop_dead else dist.get_backend(group)
+    )  # nccl ends the process when a peer breaks off
+    slots = 1 if backend == "nccl" or exchange.one_piece else method.overlap.in_flight
+    groups: Sequence[tuple[int, ...]] = exchange.groups(size)
+    if settings.drop_dead:
+        groups = exchange.edges(size)  # one group per edge: when one breaks, the others stay whole
+    return Wanted(slots, tuple(groups), settings.timeout, backend)

@@ -1,0 +1,254 @@
+"""Runner: the rounds of one method over a transport.
+
+A bucket's round is one agreement and one exchange per chunk, launched in this order. The agreement tells every rank
+whether all gradients are finite, whether all learning rates are equal and which tensors have a gradient. If a
+gradient is not finite, nothing is encoded, every rank gets NaN for the bucket, and memories stay as they were. Sums
+of plain float32 carry a NaN by themselves, so they start without waiting for the agreement.
+
+Models that gossip need no agreement, and wait only for neighbours. A model that is not finite is an error.
+
+A round has its own vector, which may be borrowed, and several rounds of a bucket may be open: a chunk's exchange
+starts when the one before it has ended, because they share its memory.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar, final
+
+import torch
+
+from thinwire.core.clock import Clock
+from thinwire.core.types import Context, Key
+from thinwire.engine.bucket import Bucket, Chunk
+from thinwire.engine.consensus import apart, average, sample
+from thinwire.engine.handover import Handover
+from thinwire.engine.handshake import in_common
+from thinwire.engine.stats import SAMPLE_EVERY, compression_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.comm import Comm
+    from thinwire.core.exchange import Exchange
+    from thinwire.core.method import Method
+    from thinwire.engine.motion import Motion
+    from thinwire.engine.plan import Parcel
+    from thinwire.engine.telemetry import Telemetry
+    from thinwire.engine.transport import Transport, Work
+
+T = TypeVar("T")
+LAST = 255  # the largest value of a byte
+
+
+@final
+@dataclass(frozen=True)
+class Agreed:
+    """What all ranks know about a bucket's round before it is exchanged."""
+
+    broken: int = 0  # 0 if everything is finite, else one more than the highest rank on which it is not
+    same_lr: bool = True
+    used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
+
+    @property
+    def finite(self) -> bool:
+        """Whether everything is finite on every rank."""
+        return not self.broken
+
+    @property
+    def worth_sending(self) -> bool:
+        """Whether the round goes on."""
+        return self.finite and self.same_lr
+
+
+@final
+@dataclass(eq=False)
+class Round:
+    """One bucket on its way. `x` is its vector, and holds the result in the end."""
+
+    number: int
+    bucket: Bucket
+    x: Tensor
+    lr: float
+    before: Tensor | None  # the model before the local step, where models are exchanged
+    handover: Handover
+    agreed: Awaitable[Agreed] | None = None  # None where ranks need not agree
+    parts: list[Awaitable[None]] = field(default_factory=list)
+    clocks: list[Clock] = field(default_factory=list)
+
+
+@final
+class Runner:
+    """Launches rounds and waits for them. `round` counts them, and is part of the noise's key."""
+
+    def __init__(
+        self, method: Method, transport: Transport, telemetry: Telemetry, motion: Motion, seed: int, round_: int = 0
+    ) -> None:
+        self.method, self.transport, self.telemetry, self.motion = method, transport, telemetry, motion
+        self.seed, self.round = seed, round_
+        self.plain = method.exchange.plain
+
+    @property
+    def comm(self) -> Comm:
+        """The rank among all."""
+        return self.transport.comm
+
+    @property
+    def warm(self) -> bool:
+        """Whether this round still travels uncompressed."""
+        return self.round < self.method.sync.warmup
+
+    def bucket(self, index: int, parcel: Parcel) -> Bucket:
+        """A bucket with its buffer and state."""
+        compressed = parcel.compressed and self.method.exchange != self.plain
+        exchange = self.method.exchange if compressed else self.plain
+        return Bucket(index, parcel, exchange, self.comm, self.method.overlap.chunk_mb)
+
+    def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
+        """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""
+        exchange = self.plain if self.warm else bucket.exchange
+        x = bucket.flat if x is None else x
+        going = Round(self.round, bucket, x, lr, before, Handover(x.device))
+        clock = self.telemetry.clock(bucket.index, -1)
+        clock.mark("launch")
+        going.clocks.append(clock)
+        if exchange.agrees:
+            used, finite = bytes(bucket.used), bucket.finite
+            going.agreed = self.transport.launch(lambda comm: _agree(comm, going, used, finite), clock)
+        whole = exchange.carries_nan and not exchange.remembers  # nothing is kept by chunk
+        for number, chunk in enumerate([bucket.whole] if whole else bucket.chunks):
+            ctx = self.context(going, number, chunk)
+            sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0 and exchange.measurable
+            work = self._carry(going, chunk, exchange, ctx, sampled=sampled)
+            chunk.last = self.transport.launch(work, ctx.clock)
+            going.parts.append(chunk.last)
+            going.clocks.append(ctx.clock)
+        bucket.open.append(going)
+        return going
+
+    async def wait(self, going: Round) -> Agreed:
+        """Wait until the round's vector holds the result; returns what all ranks know about the round."""
+        bucket = going.bucket
+        bucket.open.remove(going)
+        for part in going.parts:
+            await part
+        agreed = Agreed() if going.agreed is None else await going.agreed
+        if not agreed.same_lr:
+            raise ValueError(
+                f"learning rates differ between ranks in step {going.number}: rank {self.comm.rank} has {going.lr}; "
+                "give every rank the same schedule, or replicas drift apart"
+            )
+        if going.before is not None and not agreed.finite:
+            who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
+            raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
+        going.handover.take()
+        if not agreed.finite:
+            going.x.fill_(math.nan)
+        self.telemetry.arrived(going.clocks, bucket.layout.numel, finite=agreed.finite)
+        return agreed
+
+    async def begin(self, buckets: Sequence[Bucket]) -> None:
+        """Let an exchange that pulls prepare its round; the buffers hold the models."""
+        waiting = []
+        for bucket in buckets:
+            going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device))
+            for number, chunk in enumerate(bucket.chunks):
+                ctx = self.context(going, number, chunk)
+                waiting.append(self.transport.launch(_begin(going, chunk, ctx), ctx.clock))
+        for piece in waiting:
+            await piece
+
+    def end_round(self) -> None:
+        """Count the round."""
+        self.round += 1
+        self.telemetry.stats.rounds += 1
+
+    async def measure(self, buckets: Sequence[Bucket]) -> None:
+        """Estimate how far apart the models in the buffers are."""
+        x = sample(buckets, self.seed, self.round)
+        _, distance = await self.transport.launch(self._apart(x))
+        self.telemetry.apart(self.round, distance)
+
+    async def common(self, names: list[str]) -> list[str]:
+        """The names that every rank has, in one order."""
+        return await self.transport.launch(lambda comm: in_common(comm, names))
+
+    async def average(self, x: Tensor) -> Tensor:
+        """The mean of `x` over all ranks."""
+        return await self.transport.launch(lambda comm: average(comm, x, some_gone=self.transport.drops))
+
+    async def consensus(self, models: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+        """For each vector, the mean over all ranks and their distance to it."""
+        return [await self.transport.launch(self._apart(model)) for model in models]
+
+    def context(self, going: Round, number: int, chunk: Chunk) -> Context:
+        """What an exchange is told about a chunk."""
+        bucket, model = going.bucket, going.before
+        key = Key(self.seed, going.number, self.comm.rank, bucket.index, 0, chunk.start)
+        before = None if model is None else model[chunk.start : chunk.stop]
+        clock = self.telemetry.clock(bucket.index, number)
+        return Context(self.comm, chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps))
+
+    def _apart(self, x: Tensor) -> Work[tuple[Tensor, float]]:
+        return lambda comm: apart(comm, x, some_gone=self.transport.drops)
+
+    def _carry(self, going: Round, chunk: Chunk, exchange: Exchange, ctx: Context, *, sampled: bool) -> Work[None]:
+        earlier = chunk.last  # the exchange of the round before, if that is still open
+
+        async def carry(comm: Comm) -> None:
+            if earlier is not None:
+                await earlier
+            # A plain sum needs no agreement to start: it carries what is not finite by itself.
+            if going.agreed is not None and not exchange.carries_nan and not (await going.agreed).worth_sending:
+                return
+            with going.handover.work():
+                x = going.x[chunk.start : chunk.stop]
+                if going.agreed is None and not _finite(x):
+                    names = going.bucket.names(chunk)
+                    raise FloatingPointError(f"the model is not finite in step {ctx.key.step}: {names}")
+                if sampled:
+                    compressor = exchange.channels[0].compressor
+                    self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, ctx.key)
+                if going.agreed is not None:
+                    _rescale(exchange, chunk, ctx.lr)
+                out = await exchange(x, chunk.state, replace(ctx, comm=comm))
+                if out.data_ptr() != x.data_ptr():
+                    x.copy_(out)
+
+        return carry
+
+
+def _begin(going: Round, chunk: Chunk, ctx: Context) -> Work[None]:
+    async def begin(comm: Comm) -> None:
+        x = going.x[chunk.start : chunk.stop]
+        await going.bucket.exchange.begin(x, chunk.state, replace(ctx, comm=comm))
+
+    return begin
+
+
+async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> Agreed:
+    """Take the largest value of each byte over all ranks; numbers are equal if largest and smallest bytes agree."""
+    number = struct.pack("<d", going.lr)
+    with going.handover.work():
+        known = _finite(going.x) if finite is None else finite
+        broken = 0 if known else min(comm.rank + 1, LAST)
+        flags = torch.tensor([broken, *used, *number, *(LAST - byte for byte in number)], dtype=torch.uint8)
+        said = (await comm.all_reduce(flags, "max")).tolist()
+    most, least = said[1 + len(used) : -len(number)], [LAST - byte for byte in said[-len(number) :]]
+    return Agreed(said[0], same_lr=most == least, used=tuple(bool(flag) for flag in said[1 : 1 + len(used)]))
+
+
+def _finite(x: Tensor) -> bool:
+    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed."""
+    return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _rescale(exchange: Exchange, chunk: Chunk, lr: float) -> None:
+    """Residuals are in units of the gradient; keep lr times the residual when the learning rate changes."""
+    if lr > 0:
+        if chunk.lr is not None and chunk.lr != lr:
+            exchange.rescale(chunk.state, chunk.lr / lr)
+        chunk.lr = lr

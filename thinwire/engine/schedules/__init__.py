@@ -1,0 +1,1 @@
+"""Schedules: when a worker exchanges what."""

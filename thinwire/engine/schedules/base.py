@@ -1,0 +1,37 @@
+"""Schedule: when a worker exchanges what, as a coroutine over its life."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thinwire.engine.loop import Loop
+
+
+class Schedule(ABC):
+    """Base class. A schedule is made for one loop, and reads the method's numbers from it."""
+
+    hears_gradients = False  # whether it awaits `Gradient`
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+
+    def begin(self) -> None:  # noqa: B027  (gradients need no preparation)
+        """Prepare to train: all replicas are equal now, and memories are as `init` left them."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """The life of the worker; it starts anew after `load` and after an error."""
+
+    async def save(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the memories; tensors are put into the buckets' `extra`."""
+        return dict(self.loop.kept)
+
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
+        """Take up what `save` returned, after the memories and `extra` have been restored."""
+
+    def report(self) -> dict[str, float]:
+        """Further figures for `Wire.stats`."""
+        return {}

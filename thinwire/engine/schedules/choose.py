@@ -1,0 +1,28 @@
+"""Which schedule a method asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thinwire.engine.schedules.gradients import Gradients
+from thinwire.engine.schedules.late import Late
+from thinwire.engine.schedules.models import Models
+from thinwire.engine.schedules.outer import Outer
+from thinwire.engine.schedules.pairs import Pairs
+from thinwire.engine.schedules.served import Served
+
+if TYPE_CHECKING:
+    from thinwire.engine.loop import Loop
+    from thinwire.engine.schedules.base import Schedule
+
+
+def schedule(loop: Loop) -> Schedule:
+    """By what is exchanged, whom a rank waits for, and how old results may be."""
+    sync, exchange = loop.method.sync, loop.method.exchange
+    if exchange.scope == "server" and sync.staleness is None:
+        return Served(loop)
+    if sync.of.outer:
+        return Outer(loop)
+    if sync.of.models:
+        return Pairs(loop) if sync.staleness is None else Models(loop)
+    return Late(loop) if sync.staleness else Gradients(loop)

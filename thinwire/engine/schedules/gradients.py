@@ -1,0 +1,38 @@
+"""Gradients: buckets are launched as backward fills them; the results are the gradients when it returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from thinwire.engine.events import AllLaunched, BackwardEnds, Gradient, Overdue
+from thinwire.engine.schedules.base import Schedule
+
+if TYPE_CHECKING:
+    from thinwire.engine.loop import Loop
+    from thinwire.engine.runner import Round
+
+
+@final
+class Gradients(Schedule):
+    """Bulk-synchronous: every backward pass exchanges what it computed."""
+
+    hears_gradients = True
+
+    async def run(self) -> None:
+        """For ever: fill, launch, wait, deliver."""
+        while True:
+            rounds = await launched(self.loop)
+            await self.loop.filling.results(rounds)
+
+
+async def launched(loop: Loop) -> list[Round]:
+    """The rounds of the next backward pass, one per bucket, once every wire that hears it has launched its own."""
+    event = await loop.next(Gradient, Overdue)
+    loop.filling.begin()
+    while isinstance(event, Gradient):
+        loop.filled(event.place, loop.filling.fill(event.place, event.grad))
+        loop.filling.launch_full()
+        event = await loop.next(Gradient, BackwardEnds)
+    rounds = loop.filling.launch_rest()
+    await loop.next(AllLaunched)
+    return rounds

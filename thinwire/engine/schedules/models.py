@@ -1,0 +1,147 @@
+"""Models: after every `every`-th optimizer step the parameters are exchanged, and the results take their place.
+
+    x        the model before the first local step of a round    extra["before"]
+    x_half   the model after the last one                        what is exchanged
+    x        the result                                          where training goes on
+
+Gradients are not exchanged. An exchange that mixes models before their step is launched by the first gradient of
+the last backward pass of a round, and the step's update is added to its result. One that pulls (ADMM) adds its terms
+to the gradients of the local steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from thinwire.engine.events import Ends, Gradient, Settle, StepBegins, StepEnds
+from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.stats import SAMPLE_EVERY
+
+if TYPE_CHECKING:
+    from thinwire.engine.loop import Loop
+    from thinwire.engine.runner import Round
+
+
+@final
+class Models(Schedule):
+    """`kept["local"]` counts the steps since the last exchange."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self._exchange, self._every = loop.method.exchange, loop.method.sync.every
+        self.hears_gradients = self._exchange.before_step
+        loop.extra("model", "before")
+        loop.kept = {"local": 0}
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Start what both ends of an edge remember at the common model."""
+        for bucket in self.loop.gather():
+            for chunk in bucket.chunks:
+                bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
+
+    async def run(self) -> None:
+        """Step by step; a round ends after `every` steps outside no_sync blocks."""
+        loop, early, pulls = self.loop, self._exchange.before_step, self._exchange.pulls
+        rounds: list[Round] = []  # on their way since before the step
+        while True:
+            event = await loop.next(*(Gradient, StepBegins) if early else (StepBegins,), Settle, Ends)
+            if isinstance(event, Settle | Ends):
+                if pulls and loop.kept["local"]:
+                    await self._exchange_models(rounds)  # ranks take turns, and the next may wait for this one
+                continue
+            if isinstance(event, StepBegins):
+                loop.skipping.look()
+            if early:
+                rounds = rounds or self._early()
+                if isinstance(event, Gradient):
+                    continue
+            elif loop.kept["local"] == 0:
+                self._remember()
+                if pulls:
+                    await loop.runner.begin(loop.buckets)
+            if pulls:
+                self._pull()
+            await loop.next(StepEnds)
+            loop.kept["local"] += 1
+            if not loop.quiet() and loop.kept["local"] >= self._every:
+                rounds = await self._exchange_models(rounds)
+
+    async def save(self) -> dict[str, Any]:
+        """The steps since the last exchange; the model of this rank goes with the memories."""
+        local = self.loop.kept["local"]
+        if self._exchange.pulls and local:
+            raise ValueError(
+                f"{local} steps into a round of {self._every}, in which ranks take turns, there is no common state; "
+                f"save after a multiple of {self._every} steps"
+            )
+        for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
+            bucket.extra["model"].copy_(model)  # the bucket itself may be under way
+        return await super().save()
+
+    @torch.no_grad()
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
+        """Go on from this rank's model; on another number of ranks, from the mean of all, with new memories."""
+        self.loop.kept["local"] = 0 if resized else int(saved.get("local", 0))
+        for bucket in self.loop.buckets:
+            bucket.flat.copy_(bucket.extra["model"])
+        self.loop.take()
+        if resized:
+            for bucket in self.loop.buckets:
+                for chunk in bucket.chunks:
+                    for tensor in chunk.state.values():
+                        tensor.zero_()
+            self.begin()
+
+    @torch.no_grad()
+    def _remember(self) -> None:
+        for bucket in self.loop.gather():
+            bucket.extra["before"].copy_(bucket.flat)
+
+    def _early(self) -> list[Round]:
+        """Launch the models once per round, before its last step changes them."""
+        loop = self.loop
+        if loop.quiet() or loop.kept["local"] + 1 < self._every:
+            return []
+        self._remember()
+        return self._launch()
+
+    def _launch(self) -> list[Round]:
+        self.loop.runner.telemetry.events = []
+        return [self.loop.runner.launch(bucket, before=bucket.extra["before"]) for bucket in self.loop.buckets]
+
+    async def _exchange_models(self, rounds: list[Round]) -> list[Round]:
+        """Exchange the models, or wait for those that are on their way; returns the rounds that are open then."""
+        loop, sent = self.loop, bool(rounds)
+        if not sent:
+            with torch.no_grad():
+                loop.gather()
+            rounds = self._launch()
+        for going, members in zip(rounds, loop.members, strict=True):
+            await loop.runner.wait(going)
+            if sent:  # x_half + (mixed - x)
+                with torch.no_grad():
+                    going.x.sub_(going.bucket.extra["before"])
+                    for one, view in zip(members, going.bucket.views, strict=True):
+                        view += one.parameter
+        loop.take()
+        loop.kept["local"] = 0
+        loop.runner.end_round()
+        if self._exchange.scope == "neighbours" and loop.runner.round % SAMPLE_EVERY == 0:
+            await loop.runner.measure(loop.buckets)
+        return []
+
+    @torch.no_grad()
+    def _pull(self) -> None:
+        """g + v + penalty x, with g = 0 for a parameter without a gradient."""
+        comm = self.loop.runner.comm
+        for bucket, members in zip(self.loop.buckets, self.loop.members, strict=True):
+            linear = torch.cat([chunk.state["linear"] for chunk in bucket.chunks])
+            penalty = bucket.exchange.penalty(comm.rank, comm.size)
+            for one, at, size in zip(members, bucket.layout.offsets, bucket.layout.sizes, strict=False):
+                p = one.parameter
+                pull = linear[at : at + size].view(p.shape).to(p.dtype) + penalty * p
+                p.grad = pull if p.grad is None else p.grad.add_(pull)

@@ -1,0 +1,63 @@
+"""Telemetry: what the rounds of one wire cost, when their parts happened, and how far apart the models were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, final
+
+from thinwire.core.clock import Clock, Now, Span
+from thinwire.engine.stats import Stats
+
+if TYPE_CHECKING:
+    from thinwire.core.comm import Traffic
+
+
+@final
+class Telemetry:
+    """Figures of one rank; they outlive a change of method."""
+
+    def __init__(self, now: Now, traffic: Sequence[Traffic], ranks: int) -> None:
+        self.now, self.traffic, self.ranks = now, traffic, ranks
+        self.stats = Stats()
+        self.events: list[Span] = []  # of the last round
+        self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
+
+    def clock(self, bucket: int, chunk: int) -> Clock:
+        """A clock for one chunk of a bucket."""
+        return Clock(bucket, chunk, now=self.now)
+
+    def mark(self, what: str) -> None:
+        """Note something that concerns the whole round."""
+        clock = self.clock(-1, -1)
+        clock.mark(what)
+        self.events += clock.spans
+
+    def arrived(self, clocks: Iterable[Clock], elements: int, *, finite: bool) -> None:
+        """Add a bucket's round."""
+        for clock in clocks:
+            self.events += clock.spans
+            self.stats.time(clock.spans)
+        self.stats.elements += elements
+        self.stats.skipped += not finite
+
+    def apart(self, round_: int, distance: float) -> None:
+        """Add a measured distance between models."""
+        self.distances.append((round_, distance))
+        self.stats.distance = distance
+
+    def report(self) -> dict[str, float]:
+        """The figures of `Stats`, with what has been sent."""
+        sent, messages = sum(t.bytes for t in self.traffic), sum(t.messages for t in self.traffic)
+        return self.stats.report(sent, messages, self.ranks)
+
+    def forget_traffic(self) -> None:
+        """Count from here: what attach itself sent is not part of training."""
+        for traffic in self.traffic:
+            traffic.bytes = traffic.messages = 0
+
+    def succeed(self, old: Telemetry) -> None:
+        """Go on counting where another one stopped."""
+        before = old.report()
+        self.forget_traffic()
+        self.stats, self.distances = old.stats, old.distances
+        self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])

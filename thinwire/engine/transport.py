@@ -1,0 +1,180 @@
+"""Transport: how the work of one worker reaches the others. Real processes here, the clock in `engine/virtual.py`.
+
+Work is a function of a `Comm` that makes a coroutine. Pieces of work are launched in the same order on all ranks and
+run in lanes (`engine/lane.py`). A piece can be awaited, by a schedule or by another piece.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar, final
+
+import torch.distributed as dist
+
+from thinwire.comm.processes import Processes
+from thinwire.core.clock import Clock, Now
+from thinwire.core.comm import Comm, Traffic, Wait
+from thinwire.engine.beside import Beside, Threads
+from thinwire.engine.ending import release, watch_over
+from thinwire.engine.groups import Lent, Wanted, lend
+from thinwire.engine.lane import Lane, Piece
+from thinwire.engine.meeting import Meeting
+from thinwire.engine.watch import Watch, private_store
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Comm], Coroutine[Any, Any, T]]
+LOOK = 0.2  # seconds between looks at the alarm while waiting
+LATE = 1.0  # seconds between looks at who has left
+FAREWELL = 1.0  # seconds that threads are given to end
+
+
+class Transport(ABC):
+    """What the runner and the schedules of one worker need of a network."""
+
+    comm: Comm
+    timeout: float
+    drops: bool  # whether it may go on without a neighbour
+    traffic: list[Traffic]  # what has been sent
+    now: Now  # the time in seconds
+
+    @abstractmethod
+    def launch(self, work: Work[T], clock: Clock | None = None) -> Awaitable[T]:
+        """Run `work` when its turn comes, and tell `clock` the time on the wire."""
+
+    @abstractmethod
+    def beside(self, edges: list[tuple[int, int]]) -> Beside:
+        """A place for coroutines that run beside the lanes, each on an edge of its own; every rank calls it."""
+
+
+@final
+class ProcessTransport(Transport):
+    """Lanes of process groups, a watch over the other ranks, and a farewell when the interpreter ends."""
+
+    now: Now = staticmethod(time.perf_counter)
+
+    def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool) -> None:
+        self.group, self.timeout, self.drops = group, wanted.timeout, drops
+        self.watch = Watch(private_store(group), dist.get_rank(group), dist.get_world_size(group))
+        self.meeting = Meeting(self.watch, wanted.timeout, group)
+        self._lent: list[Lent] = []
+        self._beside: Threads | None = None
+        try:
+            made = self._borrow(wanted).drivers(set() if drops else None)
+        except BaseException as error:
+            self.watch.leave(f"it failed in attach: {error}")
+            self.watch.stop()
+            raise
+        self.comm = made[0].comm
+        self.traffic = [driver.traffic for driver in made]
+        self.lane = Lane(made, self.watch.explain)
+        self.watch.launched = self.lane.launched
+        # A wire that is forgotten together with its model and its optimizer leaves no threads behind.
+        self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
+        self._forgotten.atexit = False  # `leave` is called at exit
+        watch_over(self)
+
+    def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
+        """Queue the work for the lane whose turn it is."""
+        return self.lane.launch(lambda driver: driver.run(work(driver.comm), clock))
+
+    def beside(self, edges: list[tuple[int, int]]) -> Threads:
+        """A thread for each coroutine, and a process group for each edge."""
+        lent = self._borrow(Wanted(1, tuple(edges), self.timeout, "gloo"))
+        mine = sum(self.comm.rank in edge for edge in edges)
+        self._beside = Threads(lent, self.comm.gone if self.drops else None, self.timeout, mine)
+        self.traffic += self._beside.traffic
+        return self._beside
+
+    def call(self, work: Work[T]) -> T:
+        """Run `work` in its turn, and wait for it."""
+        return self.wait(self.launch(work))
+
+    def direct(self, work: Callable[[Processes], T]) -> T:
+        """Run a function of a lane's driver in its turn, and wait for it."""
+        return self.wait(self.lane.launch(work))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run what the training loop's own thread waits for: pieces of work, and what runs beside them."""
+        answer: Any = None
+        failed: Exception | None = None
+        try:
+            while True:
+                try:
+                    request = coroutine.send(answer) if failed is None else coroutine.throw(failed)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                answer = failed = None
+                try:
+                    answer = self.wait(request) if isinstance(request, Piece) else _answer(request)
+                except Exception as error:
+                    failed = error  # for whoever awaits it
+        finally:
+            coroutine.close()
+
+    def wait(self, piece: Piece[T]) -> T:
+        """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
+        looked = time.monotonic()
+        while True:
+            try:
+                return piece.result(timeout=LOOK)
+            except NotYet:
+                if piece.done():
+                    raise  # the work itself timed out
+                if self.watch.alarmed.is_set():
+                    raise self.watch.verdict() from None
+                if not self.drops and time.monotonic() - looked > LATE:
+                    looked = time.monotonic()
+                    self.watch.look_out(piece.number)
+
+    def close(self, *, failed: bool = False, why: str = "") -> None:
+        """Stop the threads, and give the process groups back unless messages may be left on them."""
+        release(self)
+        self._forgotten.detach()
+        self.watch.leave(why)
+        self.lane.close()
+        self.watch.stop()
+        self.watch.join(FAREWELL)
+        if not failed and not self.watch.alarmed.is_set() and self.lane.join(FAREWELL):
+            for lent in self._lent:
+                lent.give_back()
+        self._lent = []
+
+    def leave(self, why: str) -> None:
+        """Stop because the interpreter ends, without waiting for anybody unless neighbours expect a farewell."""
+        raised = getattr(sys, "last_value", None)  # what ended the script
+        if raised is not None:
+            why = f"it raised {type(raised).__name__}: {raised}"
+        elif self._beside is not None:
+            self._say_farewell(self._beside)
+        self.watch.leave(why)
+        _stop(self.lane, self.watch)
+        self.lane.join(FAREWELL)
+        self.watch.join(FAREWELL)
+
+    def _say_farewell(self, beside: Threads) -> None:
+        if beside.farewell is not None:
+            with suppress(Exception):  # there is nobody left to tell
+                self.run(beside.farewell())
+
+    def _borrow(self, wanted: Wanted) -> Lent:
+        """Process groups that no other wire uses, until `close`; every rank calls it."""
+        self._lent.append(lend(self.group, wanted, self.meeting))
+        return self._lent[-1]
+
+
+def _answer(request: Any) -> Any:
+    if not isinstance(request, Wait):
+        raise TypeError(f"awaited {request!r}; a schedule awaits events, pieces of work and boxes")
+    return request.answer()
+
+
+def _stop(lane: Lane, watch: Watch) -> None:
+    lane.close()
+    watch.stop()

@@ -1,0 +1,76 @@
+"""Server: rank 0 gathers what all ranks send, and sends the result to each of them.
+
+A call is a round in step: every other rank sends one payload to rank 0, which answers with the mean in float32. All
+traffic passes rank 0, so that its links bound the pace; there is no reason to prefer this to `ScatterGather` but to
+compare. Without rounds (`Sync(of=Update(), staleness=None)`) `thinwire.engine.schedules.served` adds the step of each
+worker to a model at rank 0 when it arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from thinwire.compressors.identity import Identity
+from thinwire.core.channel import Channel, check_channel, empty
+from thinwire.core.exchange import Exchange, Scope, part
+from thinwire.exchange.all_reduce import AllReduce
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.types import Context, State
+
+SERVER = 0
+
+
+def _identity() -> Channel:
+    return Channel(Identity())
+
+
+@final
+@dataclass(frozen=True)
+class Server(Exchange):
+    """The mean over all ranks, made at rank 0."""
+
+    name: ClassVar[str] = "server"
+    channel: Channel = field(default_factory=_identity)
+
+    def __post_init__(self) -> None:
+        check_channel("Server", self.channel)
+
+    @property
+    def hops(self) -> dict[str, Channel]:
+        """The way up; the way down is not compressed."""
+        return {"": self.channel}
+
+    @property
+    def scope(self) -> Scope:
+        """Rank 0."""
+        return "server"
+
+    @property
+    def asynchronous(self) -> bool:
+        """Steps may be added as they arrive."""
+        return True
+
+    @property
+    def plain(self) -> Exchange:
+        """A sum of float32."""
+        return AllReduce()
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        """The mean over ranks."""
+        comm = ctx.comm
+        payload = self.channel.send(x, part(state, "send."), ctx)
+        mine = empty(x) if payload is None else payload.data
+        if comm.rank != SERVER:
+            await comm.send(SERVER, mine)
+            return (await comm.recv(SERVER))[1].view(torch.float32)
+        arrived = [mine, *[(await comm.recv(rank))[1] for rank in range(1, comm.size)]]
+        mean = self.channel.receive(arrived, part(state, "recv."), ctx)
+        for rank in range(1, comm.size):
+            await comm.send(rank, mean.view(torch.uint8))
+        return mean

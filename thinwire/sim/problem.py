@@ -1,0 +1,40 @@
+"""Problem: what simulated workers train, and how long that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.core.registry import Registry
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+FORWARD = 1 / 3  # of the time of a step; backward takes the rest
+
+
+def _sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """A model, the loss of a worker in a step, and how long computing a step takes a worker that is not slow.
+
+    `test` makes figures of a model, such as its accuracy.
+    """
+
+    model: Callable[[], nn.Module]
+    loss: Callable[[nn.Module, int, int], Tensor]  # of (model, rank, step)
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = _sgd
+    seconds: float = 0.1
+    test: Callable[[nn.Module], dict[str, float]] | None = None
+
+
+PROBLEMS: Registry[Problem] = Registry("problem", "thinwire.problems")
+"""Problems by name, as functions of (workers, seed); the lab's come through their entry points."""

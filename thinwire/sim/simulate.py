@@ -1,0 +1,115 @@
+"""simulate: how long training takes on a network that is not there, and what comes out of it.
+
+Every worker trains: its gradients, messages and models are real, and only time is virtual. The schedule and the
+exchanges are those of `attach`; the same seed gives the same run, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, final
+
+import torch
+from torch import nn
+
+from thinwire.comm.clock import VirtualClock
+from thinwire.engine.legal import check_method
+from thinwire.engine.misuse import check_method_type
+from thinwire.sim.problem import PROBLEMS, Problem
+from thinwire.sim.worker import Setting, Worker
+
+if TYPE_CHECKING:
+    from thinwire.comm.network import Network
+    from thinwire.comm.stragglers import Stragglers
+    from thinwire.core.method import Method
+
+
+class Moment(NamedTuple):
+    """One worker has ended one step."""
+
+    seconds: float
+    rank: int
+    step: int
+    loss: float  # before the step
+
+
+@final
+@dataclass(frozen=True)
+class Simulation:
+    """What `simulate` returns."""
+
+    seconds: float  # until the last worker had ended
+    moments: tuple[Moment, ...]  # in the order of time
+    stats: tuple[dict[str, float], ...]  # as `Wire.stats`, by worker
+    models: tuple[nn.Module, ...]
+    tests: tuple[dict[str, float], ...]  # what the problem's test says about each model
+
+    @property
+    def bytes_sent(self) -> int:
+        """By all workers."""
+        return int(sum(one["bytes_sent"] for one in self.stats))
+
+    def __str__(self) -> str:
+        steps = len(self.moments) // len(self.models)
+        lines = [
+            f"{len(self.models)} workers, {steps} steps, {self.seconds:.3f} s",
+            f"{self.seconds / steps * 1000:.2f} ms per step",
+            f"{self.bytes_sent / len(self.models) / steps:,.0f} bytes per worker and step",
+        ]
+        for name in self.tests[0]:
+            lines.append(f"{name} {sum(one[name] for one in self.tests) / len(self.tests):.4g}")
+        return "\n".join(lines)
+
+
+def simulate(
+    method: Method,
+    task: Problem | str,
+    workers: int = 8,
+    *,
+    steps: int = 100,
+    network: Network | None = None,
+    stragglers: Stragglers | None = None,
+    seed: int = 0,
+    min_size: int | None = None,
+    watch: Callable[[Moment], None] | None = None,
+) -> Simulation:
+    """Train `task` on `workers` simulated workers for so many steps.
+
+    `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
+    1 Gbit/s and 1 ms. `watch` is told of every step of every worker.
+
+    >>> import thinwire as tw
+    >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))
+    4 workers, 2 steps, 0.2... s
+    1... ms per step
+    ... bytes per worker and step
+    accuracy 0...
+    """
+    check_method_type(method, "tw.simulate({}, task)")
+    if steps < 1:
+        raise ValueError(f"simulate(steps={steps}) trains nothing; write steps=100")
+    check_method(method, workers, drop_dead=False)
+    problem = PROBLEMS[task](workers, seed) if isinstance(task, str) else task
+    clock = VirtualClock(workers, network, stragglers, seed)
+    setting = Setting(problem, method, min_size, seed)
+    everybody = [Worker(clock, rank, setting) for rank in range(workers)]
+    moments: list[Moment] = []
+
+    async def life(worker: Worker) -> None:
+        worker.begin()
+        await worker.driver.start()
+        for number in range(steps):
+            loss = await worker.step(number)
+            moments.append(Moment(clock.now, worker.rank, number, loss))
+            if watch is not None:
+                watch(moments[-1])
+        await worker.driver.ends()
+
+    with torch.no_grad():  # tasks take turns, so that what one of them turns on must not stay on
+        for worker in everybody:
+            clock.spawn(worker.rank, life(worker))
+        clock.run()
+    stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
+    tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)
+    return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests)

@@ -1,0 +1,94 @@
+"""Worker: one rank of a simulation. Its training loop is a coroutine, and its schedule the one of `attach`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.engine.driver import Driver
+from thinwire.engine.loop import Loop
+from thinwire.engine.motion import Motion, depth_of
+from thinwire.engine.parameters import trained
+from thinwire.engine.plan import make_plan, smallest
+from thinwire.engine.runner import Runner
+from thinwire.engine.schedules.choose import schedule
+from thinwire.engine.signal import source
+from thinwire.engine.skipping import Skipping
+from thinwire.engine.telemetry import Telemetry
+from thinwire.engine.virtual import ClockTransport
+from thinwire.sim.problem import FORWARD, Problem
+
+if TYPE_CHECKING:
+    from thinwire.comm.clock import VirtualClock
+    from thinwire.core.method import Method
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """What the workers of a simulation have in common."""
+
+    problem: Problem
+    method: Method
+    min_size: int | None
+    seed: int
+
+
+@final
+class Worker:
+    """A model, its optimizer and its schedule on the clock."""
+
+    def __init__(self, clock: VirtualClock, rank: int, setting: Setting) -> None:
+        self.clock, self.rank, self.problem, method = clock, rank, setting.problem, setting.method
+        self.model = setting.problem.model()
+        self.optimizer = setting.problem.optimizer(self.model.parameters())
+        members = trained(self.model, self.optimizer)
+        plan = make_plan(
+            [item for _, item in members],
+            method.id,
+            bucket_mb=method.overlap.bucket_mb,
+            min_size=smallest(method) if setting.min_size is None else setting.min_size,
+            exclude=(),
+            whole=method.exchange.one_piece,
+        )
+        lanes = 1 if method.exchange.one_piece else method.overlap.in_flight
+        transport = ClockTransport(clock, rank, lanes)
+        telemetry = Telemetry(transport.now, transport.traffic, clock.size)
+        self.runner = Runner(method, transport, telemetry, Motion(self.optimizer, depth_of(method)), setting.seed)
+        by_name = {one.item.name: one for one in members}
+        buckets = [self.runner.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
+        places = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
+        signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
+        loop = Loop(self.runner, buckets, places, self.optimizer, skipping, lambda: False, signal, "")
+        self.driver = Driver(loop, schedule(loop))
+
+    def begin(self) -> None:
+        """Prepare to train; all models are equal."""
+        self.driver.schedule.begin()
+
+    async def step(self, number: int) -> float:
+        """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
+        comm, driver = self.runner.comm, self.driver
+        with torch.enable_grad():
+            self.optimizer.zero_grad()
+            loss = self.problem.loss(self.model, self.rank, number)
+            loss.backward()
+        stragglers, seconds = self.clock.stragglers, self.problem.seconds
+        if stragglers is not None:
+            seconds *= stragglers.factor(self.rank, number, self.clock.seed)
+        await comm.sleep(FORWARD * seconds)
+        places = [place for place in driver.loop.filling.places if place.one.parameter.grad is not None]
+        total = sum(place.one.item.numel for place in places)
+        for place in places:  # last layer first, as the plan has them; larger tensors take longer
+            await comm.sleep((1 - FORWARD) * seconds * place.one.item.numel / total)
+            grad = place.one.parameter.grad
+            assert grad is not None
+            await driver.gradient(place, grad)
+        await driver.backward_ends()
+        await driver.all_launched()
+        await driver.step_begins()
+        self.optimizer.step()
+        await driver.step_ends()
+        return float(loss)
