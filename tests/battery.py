@@ -138,6 +138,8 @@ INSTANCES: list[Compressor] = [
     DctTopK(),
     DctTopK(chunk=8, k=5),
 ]
+KINDS = list({(type(c), type(getattr(c, "codec", None))): c for c in INSTANCES}.values())
+"""One of every class, and one of every codec: for tests of what exchanges do with payloads."""
 TIERS = [name for name in kernels.names() if name != "cpu"]
 NATIVE = [name for name in TIERS if name != "reference"]
 SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]

@@ -34,6 +34,8 @@ CONTRACTIONS: list[Compressor] = [
     IntBlock(bits=4, block=32),
 ]
 GRAPHS: list[tuple[Topology, int]] = [(Ring(), 8), (Torus(), 16), (Complete(), 8), (Exponential(), 8)]
+PAIRED = [(c, *GRAPHS[(number + half) % 4]) for number, c in enumerate(CONTRACTIONS) for half in (0, 2)]
+"""Every contraction on two graphs, every graph with four contractions."""
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.8])
@@ -225,8 +227,7 @@ def contracts(c: Compressor, memory: Memory, topology: Topology, n: int, steps: 
     return swarm.distance / before, (1 - mix.step(n, 0.0) * gap(topology, n)) ** steps
 
 
-@pytest.mark.parametrize(("topology", "n"), GRAPHS, ids=str)
-@pytest.mark.parametrize("c", CONTRACTIONS, ids=lambda c: c.id)
+@pytest.mark.parametrize(("c", "topology", "n"), PAIRED, ids=str)
 def test_gossip_contracts(c: Compressor, topology: Topology, n: int) -> None:
     """Without gradients, from models around zero: at an eighth of the uncompressed rate or better, down to 0.5.
 
@@ -256,16 +257,16 @@ def test_nothing_diverges(c: Compressor) -> None:
     """Ranks that take short steps of their own, from models far from zero: they stay within reach of each other."""
     for memory, topology, n in ((ErrorFeedback(), Complete(), 3), (Difference(), Ring(), 4)):
         swarm, far = together(Mix(Channel(c, memory), topology), n, normal(256)), []
-        for step in range(30):
+        for step in range(24):
             swarm.step(0.01 * normal(n, 256, seed=step))
             far.append(swarm.distance)
-        assert sum(far[20:]) < max(1.5 * sum(far[10:20]), 10 * 256**0.5), (memory, far[::5])
+        assert sum(far[14:]) < max(1.5 * sum(far[4:14]), 10 * 256**0.5), (memory, far[::5])
 
 
 QUADRATICS = Quadratics(n=16, d=64)
 
 
-def error(mix: Mix, lr: float = 0.05, steps: int = 80) -> float:
+def error(mix: Mix, lr: float = 0.05, steps: int = 50) -> float:
     """How far the mean model is from the optimum of heterogeneous quadratics, at the end of a short run."""
     swarm = together(mix, 16, torch.zeros(64))
     for _ in range(steps):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from battery import INSTANCES, LAYOUT
+from battery import INSTANCES, KINDS, LAYOUT
 from swarms import apart, drift, dyadic, normal
 
 from thinwire import Channel
@@ -62,7 +62,7 @@ def mixes(c: Compressor) -> Iterator[Mix]:
         yield Mix(Channel(c, Difference()), Ring(), eta=0.3, copies=True)
 
 
-@pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
+@pytest.mark.parametrize("c", KINDS, ids=lambda c: c.id)
 def test_the_mean_is_kept_with_every_compressor(c: Compressor) -> None:
     for mix in mixes(c):
         assert drift(apart(mix, normal(3, LAYOUT.numel), LAYOUT), steps=2) < 1e-12, mix

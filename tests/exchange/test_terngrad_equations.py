@@ -43,8 +43,7 @@ def heavy(n: int, ranks: int) -> list[Tensor]:
     return [vector(n, seed=r) ** 3 * slope * (1 + r) for r in range(ranks)]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("clip", [C, None])
+@pytest.mark.parametrize(("clip", "ranks"), [(C, 4), (None, 2)])
 def test_the_papers_equations(clip: float | None, ranks: int) -> None:
     xs = heavy(LAYOUT.numel, ranks)
     scaler, mean = paper([x.double().numpy() for x in xs], LAYOUT, clip)
@@ -67,9 +66,9 @@ def test_ranks_clip_before_they_share() -> None:
     large[17] = 0.0
     _, mean = paper([small.double().numpy(), large.double().numpy()], LAYOUT, C)
     world = World(SharedScale(TernGrad()), LAYOUT, 2)
-    drawn = np.mean([float(world.step([small, large])[17]) for _ in range(1000)])
+    drawn = np.mean([float(world.step([small, large])[17]) for _ in range(400)])
     assert mean[17] < 2.5
-    assert drawn == pytest.approx(mean[17], abs=8)  # 25 without the clipping
+    assert drawn == pytest.approx(mean[17], abs=9)  # 25 without the clipping
 
 
 @pytest.mark.parametrize("method", ["terngrad", "terngrad:share=false"])

@@ -46,7 +46,7 @@ def distances(d: int, ways: list[Feedback | None], steps: int) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize("d", [256, 512, 1024])
+@pytest.mark.parametrize("d", [256, 1024])
 def test_it_recovers_two_thirds_of_what_quantising_costs(d: int) -> None:
     exact, qsgd, ecq = distances(d, [None, (0.0, 0.0), (0.2, 0.9)], steps=1500).tolist()
     assert qsgd > 1.15 * exact

@@ -88,35 +88,35 @@ def test_all_are_registered() -> None:
     } <= set(NAMES)
 
 
-@pytest.mark.parametrize("n", [0, 1, 700, 5000])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_all_ranks_end_with_the_same_finite_bits(name: str, n: int) -> None:
-    world = World(METHODS.parse(name).exchange, layout(n))
-    for step in range(3):
-        out = world.step([vector(n, seed=4 * step + r) for r in range(4)])  # asserts that all are equal
-        assert out.shape == (n,)
-        assert out.isfinite().all()
+def test_all_ranks_end_with_the_same_finite_bits(name: str) -> None:
+    for n in (0, 1, 700, 5000):
+        world = World(METHODS.parse(name).exchange, layout(n))
+        for step in range(3 if n == 700 else 2):
+            out = world.step([vector(n, seed=4 * step + r) for r in range(4)])  # asserts that all are equal
+            assert out.shape == (n,)
+            assert out.isfinite().all(), n
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", sorted({*NAMES} & {*GRADIENTS}))
-def test_16_bit_gradients(name: str, dtype: torch.dtype) -> None:
-    world = World(METHODS.parse(name).exchange, layout(700))
-    out = world.step([vector(700, seed=r).to(dtype) for r in range(4)])
-    assert out.isfinite().all()
+def test_16_bit_gradients(name: str) -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        world = World(METHODS.parse(name).exchange, layout(700))
+        out = world.step([vector(700, seed=r).to(dtype) for r in range(4)])
+        assert out.isfinite().all(), dtype
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str, bad: float) -> None:
+def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str) -> None:
     world = World(METHODS.parse(name).exchange, layout(5000))
     good = [vector(5000, seed=r) for r in range(4)]
     world.step(good)
-    broken = [x.clone() for x in good]
-    broken[1][1234] = bad
-    assert not world.step(broken)[1234].isfinite()
-    assert all(t.isfinite().all() for state in world.states for t in state.values())
-    assert world.step(good).isfinite().all()
+    for bad in (math.nan, math.inf):
+        broken = [x.clone() for x in good]
+        broken[1][1234] = bad
+        assert not world.step(broken)[1234].isfinite(), bad
+        assert all(t.isfinite().all() for state in world.states for t in state.values()), bad
+        assert world.step(good).isfinite().all(), bad
 
 
 @pytest.mark.parametrize("name", EVERY)

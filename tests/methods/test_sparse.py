@@ -22,11 +22,14 @@ def distance(memory: Memory) -> float:
 
 
 def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> None:
-    """2 of 32. The sheet, with 4 of 64, has .88, .063 and 3e-5 on quadratics of its own."""
+    """2 of 32. The sheet, with 4 of 64, has .88, .063 and 3e-5 on quadratics of its own.
+
+    Without feedback the small gradients are never sent; with it, single ranks' do not vanish at the optimum.
+    """
     stalls, floors, converges = distance(NoMemory()), distance(ErrorFeedback()), distance(Difference())
     assert stalls > 0.1
-    assert floors < 0.1 * stalls
-    assert converges < 1e-3 * floors
+    assert 1e-3 < floors < 0.1 * stalls
+    assert converges < 1e-10
 
 
 @pytest.mark.parametrize(
@@ -46,13 +49,13 @@ def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> No
 )
 def test_all_of_them_descend(name: str, limit: float) -> None:
     world = World(METHODS.parse(name).exchange, Layout.flat(32), 4)
-    assert TASK.descend(world, 0.02, 300) < limit
+    assert TASK.descend(world, 0.025, 180) < limit
 
 
 def test_a_threshold_below_the_gradients_lags_behind_them() -> None:
     """Strom's pitfall: the ranks' gradients stay near 1 at the optimum, and an element sends at most tau per step."""
     far, near = (
-        TASK.descend(World(METHODS.parse(f"strom:tau={tau}").exchange, Layout.flat(32), 4), 0.02, 300)
+        TASK.descend(World(METHODS.parse(f"strom:tau={tau}").exchange, Layout.flat(32), 4), 0.04, 120)
         for tau in (0.1, 2)
     )
     assert far > 20 * near

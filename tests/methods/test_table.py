@@ -1,6 +1,6 @@
-"""One table of all methods on least squares that differ between ranks: distance, loss and bits; and negative results.
+"""One table of all methods on least squares that differ between ranks: distance, loss and bits.
 
-Eight ranks, 64 unknowns, full gradients, a constant step. Every registered method whose result estimates the gradient
+Four ranks, 64 unknowns, full gradients, a constant step. Every registered method whose result estimates the gradient
 takes part, so a new one joins by being registered: its step follows from declared facts, and it must at least halve
 the loss. Sparsifiers keep a quarter of the elements: 1% of 64 would be one.
 """
@@ -10,18 +10,15 @@ from __future__ import annotations
 import inspect
 from typing import NamedTuple
 
-import pytest
 from lockstep import Quadratics
 
-from thinwire import Channel, Layout, Method
-from thinwire.compressors import TopK
+from thinwire import Layout, Method
 from thinwire.core.method import METHODS
-from thinwire.exchange import AllGather
 from thinwire.lab.world import World
-from thinwire.memory import Difference, ErrorFeedback, NoMemory
+from thinwire.memory import Difference
 from thinwire.sync import Grad
 
-N, D, STEPS = 8, 64, 40
+N, D, STEPS = 4, 64, 40
 LAYOUT = Layout(("w",), ((8, 8),))
 TASK = Quadratics(N, D)
 BAR, SIGNS = 0.5, 0.8  # of the loss at the start; for methods that hand out signs
@@ -85,23 +82,3 @@ def test_every_method_descends() -> None:
     failed = [row for row in rows if not row.loss < bar(row)]
     assert not failed, f"{table(failed)}\n\nof\n\n{table(rows)}"
     assert {*EXACT} <= {row.method.partition(":")[0] for row in rows}
-
-
-@pytest.fixture(scope="module")
-def floors() -> dict[str, float]:
-    """The squared distance that is left with 8 of 64 elements and a constant step, by memory."""
-    memories = {"none": NoMemory(), "ef": ErrorFeedback(), "ef21": Difference()}
-    exchanges = {name: AllGather(Channel(TopK(k=8), memory)) for name, memory in memories.items()}
-    return {name: TASK.descend(World(e, Layout.flat(D), N), lr=0.1, steps=250) for name, e in exchanges.items()}
-
-
-def test_top_k_without_feedback_stalls(floors: dict[str, float]) -> None:
-    """The largest gradients of single ranks do not vanish at the optimum, and the small ones are never sent."""
-    assert floors["none"] > 0.1
-    assert floors["ef"] < 0.5 * floors["none"]
-
-
-def test_error_feedback_floors_where_ef21_converges(floors: dict[str, float]) -> None:
-    """The sheet: 4 of 64 elements, 3000 steps, 6e-2 against 4e-12."""
-    assert floors["ef"] > 1e-3
-    assert floors["ef21"] < 1e-10

@@ -107,10 +107,10 @@ def test_every_step_of_a_period_is_looked_at() -> None:
         check_topology(Turns(((0, 1), (1, 2)), weight=0.25), 3)
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
-def test_matchings_of_any_seed_pass(seed: int, n: int) -> None:
-    check_topology(Matching(seed), n)
+def test_matchings_of_any_seed_pass(n: int) -> None:
+    for seed in range(20):
+        check_topology(Matching(seed), n)
 
 
 @pytest.mark.parametrize(
