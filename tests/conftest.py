@@ -20,11 +20,18 @@ settings.load_profile("thinwire")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="rewrite the committed wire bytes")
+    parser.addoption("--long", action="store_true", help="repeat what is rare as often as it takes to see it")
 
 
 @pytest.fixture
 def write_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--write-golden"))
+
+
+@pytest.fixture
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether a test may take a minute: for races between processes, which show once in thousands of exchanges."""
+    return bool(request.config.getoption("--long"))
 
 
 @pytest.fixture(scope="session")

@@ -95,15 +95,16 @@ def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 @pytest.mark.timeout(300)
-def test_ten_thousand_exchanges_without_a_deadlock() -> None:
-    """Ranks 1 and 3 ask 5,000 times each. In float64 the sum of the models is kept to its rounding."""
-    ended = on_ranks(wander, RANKS, Pairs(), 5000, torch.float64, timeout=280)
+def test_thousands_of_exchanges_without_a_deadlock(long: bool) -> None:
+    """Two thousand, or ten with --long. In float64 the sum of the models is kept to its rounding."""
+    steps = 5000 if long else 1000  # in each of which ranks 1 and 3 ask
+    ended = on_ranks(wander, RANKS, Pairs(), steps, torch.float64, timeout=280)
     given, got = sum(total for total, _, _ in ended), sum(model for _, model, _ in ended)
     assert float((got - given).abs().max()) < 1e-11
     exchanges = [figures["exchanges"] for _, _, figures in ended]
-    assert exchanges[1] == exchanges[3] == 5000
-    assert exchanges[0] + exchanges[2] == 10_000
-    assert min(exchanges) > 4000  # both neighbours are asked
+    assert exchanges[1] == exchanges[3] == steps
+    assert exchanges[0] + exchanges[2] == 2 * steps
+    assert min(exchanges) > 0.8 * steps  # both neighbours are asked
 
 
 @pytest.mark.parametrize("compressed", ["identity", "qsgd:bits=8", "topk:ratio=0.1"])

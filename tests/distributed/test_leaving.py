@@ -87,6 +87,7 @@ def left(how: str, hook: bool) -> None:
         model.register_comm_hook(wire, hooked)
     else:
         wire = tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0)
+    store = dist.distributed_c10d._get_default_store()
     train(model, optimizer, range(3))
     if dist.get_rank() == VICTIM:
         if how == "killed":
@@ -97,10 +98,13 @@ def left(how: str, hook: bool) -> None:
             said(lambda: wire.__exit__(ZeroDivisionError, ZeroDivisionError("a line of the loop"), None))
         else:
             code.InteractiveInterpreter().runsource("1 / 0")  # what a notebook does with a cell that fails
-        time.sleep(8)
+        until = time.monotonic() + 8
+        while time.monotonic() < until and store.add("told", 0) < 3:  # alive until the others have been told
+            time.sleep(0.1)
         os._exit(0)
     start = time.monotonic()
     told = said(lambda: train(model, optimizer, range(3, 30)))
+    store.add("told", 1)
     tell(told, time.monotonic() - start)
 
 
@@ -149,7 +153,7 @@ def stopped_with_the_store(folder: str) -> None:
     tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0, timeout=4.0)
     train(model, optimizer, range(3))
     if rank == 0:
-        stop_until_killed(14)
+        stop_until_killed(10)
     start = time.monotonic()
     told = said(lambda: train(model, optimizer, range(3, 30)))
     tell(told, time.monotonic() - start)
@@ -176,7 +180,7 @@ def stopped_neighbour(stopped: int) -> None:
     while time.monotonic() < begun + 10:
         train(model, optimizer, range(step, step + 1))
         step += 1
-        time.sleep(0.02)
+        time.sleep(0.08)
         if time.monotonic() < begun + 8:  # later, those who are done are gone, too
             gone = sorted(wire._runner.comm.gone)
     tell(gone, step)

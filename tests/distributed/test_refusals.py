@@ -155,7 +155,7 @@ def test_when_a_rank_dies_the_others_name_it(method: str) -> None:
 
 
 def test_when_a_rank_hangs_the_others_name_it_after_the_time_out() -> None:
-    ended = endings(tell_how_it_ended, 3, "qsgd", "stopped", timeout=60.0)
+    ended = endings(tell_how_it_ended, 3, "qsgd", "stopped", timeout=60.0, grace=5.0)
     for rank, end in enumerate(ended):
         if rank != 2:
             assert "PeerError: rank 2 of 3 has stopped answering" in end.error
