@@ -144,5 +144,5 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_is_quiet_and_leaves_no_host(root: None) -> None:
-    mine = f"thinwire-{ctrl_c([*SHORT, *TWO, '--lr', '1e-9', '--steps', '100000'], after=8)}-"
+    mine = f"thinwire-{ctrl_c([*SHORT, *TWO, '--lr', '1e-9', '--steps', '100000'], after=5)}-"
     assert not [path.name for path in reaper.NAMESPACES.iterdir() if path.name.startswith(mine)]

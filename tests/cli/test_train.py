@@ -87,7 +87,7 @@ def test_bench_accuracy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 
 
 def test_ctrl_c_is_quiet_and_leaves_nobody(tmp_path: Path) -> None:
-    demo = ctrl_c(["demo", "--epochs", "500", "--out", str(tmp_path / "x.html")], after=6)
+    demo = ctrl_c(["demo", "--epochs", "500", "--out", str(tmp_path / "x.html")], after=2)
     time.sleep(1)
     assert not [pid for pid in _group(demo) if _state(pid) != "Z"]  # there may be no parent to reap the dead
 
