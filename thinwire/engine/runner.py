@@ -17,7 +17,7 @@ import math
 import struct
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 import torch
 
@@ -64,6 +64,21 @@ class Agreed:
         return self.finite and self.same_lr
 
 
+class Facts(NamedTuple):
+    """What a round asks of its exchange, looked up once."""
+
+    agrees: bool
+    carries_nan: bool
+    whole: bool  # nothing is kept by chunk, so that the bucket travels whole
+    measurable: bool
+
+    @classmethod
+    def of(cls, exchange: Exchange) -> Facts:
+        """The facts of an exchange."""
+        whole = exchange.carries_nan and not exchange.remembers
+        return cls(exchange.agrees, exchange.carries_nan, whole, exchange.measurable)
+
+
 @final
 @dataclass(eq=False)
 class Round:
@@ -90,6 +105,7 @@ class Runner:
         self.method, self.transport, self.telemetry, self.motion = method, transport, telemetry, motion
         self.seed, self.round = seed, round_
         self.plain = method.exchange.plain
+        self._facts = {id(one): Facts.of(one) for one in (self.plain, method.exchange)}
 
     @property
     def comm(self) -> Comm:
@@ -110,19 +126,19 @@ class Runner:
     def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""
         exchange = self.plain if self.warm else bucket.exchange
+        facts = self._facts.get(id(exchange)) or Facts.of(exchange)
         x = bucket.flat if x is None else x
         going = Round(self.round, bucket, x, lr, before, Handover(x.device))
         clock = self.telemetry.clock(bucket.index, -1)
         clock.mark("launch")
         going.clocks.append(clock)
-        if exchange.agrees:
+        if facts.agrees:
             used, finite = bytes(bucket.used), bucket.finite
             going.agreed = self.transport.launch(lambda comm: _agree(comm, going, used, finite), clock)
-        whole = exchange.carries_nan and not exchange.remembers  # nothing is kept by chunk
-        for number, chunk in enumerate([bucket.whole] if whole else bucket.chunks):
+        for number, chunk in enumerate([bucket.whole] if facts.whole else bucket.chunks):
             ctx = self.context(going, number, chunk)
-            sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0 and exchange.measurable
-            work = self._carry(going, chunk, exchange, ctx, sampled=sampled)
+            sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0 and facts.measurable
+            work = self._carry(going, chunk, exchange, facts, ctx, sampled=sampled)
             chunk.last = self.transport.launch(work, ctx.clock)
             going.parts.append(chunk.last)
             going.clocks.append(ctx.clock)
@@ -195,14 +211,16 @@ class Runner:
     def _apart(self, x: Tensor) -> Work[tuple[Tensor, float]]:
         return lambda comm: apart(comm, x, some_gone=self.transport.drops)
 
-    def _carry(self, going: Round, chunk: Chunk, exchange: Exchange, ctx: Context, *, sampled: bool) -> Work[None]:
+    def _carry(
+        self, going: Round, chunk: Chunk, exchange: Exchange, facts: Facts, ctx: Context, *, sampled: bool
+    ) -> Work[None]:
         earlier = chunk.last  # the exchange of the round before, if that is still open
 
         async def carry(comm: Comm) -> None:
             if earlier is not None:
                 await earlier
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if going.agreed is not None and not exchange.carries_nan and not (await going.agreed).worth_sending:
+            if going.agreed is not None and not facts.carries_nan and not (await going.agreed).worth_sending:
                 return
             with going.handover.work():
                 x = going.x[chunk.start : chunk.stop]
