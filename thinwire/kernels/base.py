@@ -16,6 +16,8 @@ class Kernels(ABC):
     """Fused passes. Outputs are written into tensors that the caller allocated; no pass returns a copy."""
 
     name: str
+    family: str
+    """Whose column of the table (`kernels.table`) serves this tier: "reference", "cpu" or "gpu"."""
     vectors: int = 0
     """What C++ outside the passes may use under this tier: 2 AVX-512, 1 AVX2, 0 what every CPU has."""
 

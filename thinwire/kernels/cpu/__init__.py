@@ -54,6 +54,8 @@ def _check(tensor: Tensor, dtype: torch.dtype, numel: int) -> int:
 class CpuKernels(Kernels):
     """The passes for one instruction set."""
 
+    family = "cpu"
+
     def __init__(self, isa: str) -> None:
         self.isa = isa
         self.name = f"cpu-{isa}"
