@@ -235,10 +235,10 @@ def checksum(data: Path) -> str:
     every = load(data / "kernels.csv")
     rows = [r for r in every if (r["threads"], r["backend"]) == ("1", every[0]["backend"])]
     times = {(r["method"], r["kernel"]): float(r["ms_p20"]) for r in rows}
-    body = []
+    passes, body = ("encode", "decode_add"), []
     for method in (f"qsgd:bits={b}" for b in (1, 2, 4, 8)):
-        plain = [times[method, k] for k in ("encode", "decode_add")]
-        checked = [times[method, k] for k in ("encode+crc", "decode_add+crc")]
+        plain = [times[method, k] for k in passes]
+        checked = [t for k in passes for (m, name), t in times.items() if m == method and name.startswith(f"{k}+")]
         pairs = [*zip(plain, checked, strict=True), (sum(plain), sum(checked))]
         body.append([f"`{method}`", *(f"{100 * (b / a - 1):+.0f}%" for a, b in pairs)])
     return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
