@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from thinwire.lab import bench_eta, drawings, race_table
+from thinwire.lab import bench_checksum, bench_eta, drawings, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -244,6 +244,17 @@ def checksum(data: Path) -> str:
     return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
 
 
+def detection(data: Path) -> str:
+    """Damaged payloads that the checksum takes for whole, and that CRC-32C would."""
+    rows = read(data / "checksum.csv")
+    body = [
+        [r["kind"], f"{r['changed']:,}", str(r["sum_missed"]), str(r["crc32c_missed"])]
+        for r in bench_checksum.summary(rows)
+    ]
+    head = ["damage", "payloads", "missed by the sum", "missed by CRC-32C"]
+    return table(head, body) + where(rows[0], "thinwire bench checksum")
+
+
 def race(file: str, data: Path) -> str:
     """Seconds to an accuracy over slow links."""
     return race_table.page(data / file)
@@ -267,6 +278,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "rate": rate,
     "eta": eta,
     "checksum": checksum,
+    "detection": detection,
     "race": partial(race, "race.csv"),
     "race-16": partial(race, "race-16.csv"),
     **{
