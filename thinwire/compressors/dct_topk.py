@@ -125,7 +125,7 @@ class DctTopK(Biased, BasisCompressor):
         places = torch.cat([torch.empty(0, dtype=torch.int32, device=x.device), *(one[0] for one in picked)])
         values = torch.cat([torch.empty(0, device=x.device), *(one[1] for one in picked)])
         stop = 4 + 2 * values.numel()
-        body[:4].view(torch.float32).fill_(unit)
+        body[:4].view(torch.float32)[0] = unit
         write_values(values, body[4:stop], "bf16")
         body[stop:].copy_(pack_wide(places, index_width(self.chunk**2)))
         return None

@@ -94,7 +94,9 @@ class Rotated(Compressor):
         """Rotate, then write with the inner compressor."""
         wide = x.float()
         unit = hadamard.unit(wide)
-        body[:SIDE].view(torch.float32).copy_(torch.tensor([unit, 0.0]))
+        side = body[:SIDE].view(torch.float32)
+        side[0] = unit
+        side[1:].zero_()
         r = hadamard.rotate(wide, self.cut(layout.numel), hadamard.streams(key, 1), 1 / unit)
         used = self.compressor.write(r, self._inner(layout), key, body[SIDE:])
         return None if used is None else SIDE + used
