@@ -32,6 +32,7 @@ TABLE: dict[str, dict[str, str]] = {
         "cpu": "thinwire.kernels.cpu.selection:over",
         "gpu": "thinwire.kernels.gpu.selection:over",
     },
+    "selection.add_at": {"gpu": "thinwire.kernels.gpu.selection:add_at"},
     "selection.subset": {"cpu": "thinwire.kernels.cpu.selection:subset"},
     "selection.merge": {"cpu": "thinwire.kernels.cpu.selection:merge"},
     "hadamard.peak": {"cpu": "thinwire.kernels.cpu.hadamard:peak"},

@@ -52,3 +52,13 @@ def test_the_largest_of_every_block(n: int, block: int, k: int, device: torch.de
 def test_blocks_that_no_program_holds(device: torch.device) -> None:
     x = vector(20_000, "heavy")
     check(gpu.top_blocks(x.to(device), 16_385, 9, 18), definition._top_blocks(x, 16_385, 9, 18), "heavy")
+
+
+@pytest.mark.parametrize("bad", [0.0, math.nan, -math.inf])
+def test_sparse_sums(bad: float, device: torch.device) -> None:
+    expected, indices, values = vector(5000), torch.arange(3, 5000, 3), vector(1666, seed=2) * 1e-38
+    values[7] = bad
+    got = expected.to(device, copy=True)
+    gpu.add_at(got, indices.to(device), values.to(device), 0.3)
+    definition._add_at(expected, indices, values, 0.3)
+    assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))

@@ -31,8 +31,8 @@ LIMIT = tl.constexpr(TOP)
 
 @triton.jit
 def bounded(x):
-    """At most 2^126 in magnitude."""
-    return tl.minimum(tl.maximum(x, -LIMIT), LIMIT)
+    """At most 2^126 in magnitude; NaN remains."""
+    return tl.where(x == x, tl.minimum(tl.maximum(x, -LIMIT), LIMIT), x)
 
 
 @triton.jit(do_not_specialize=[*WORDS, "begin", "stop", "limit"])

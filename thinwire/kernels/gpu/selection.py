@@ -75,6 +75,23 @@ def _top_blocks(x, n, places, values, k, block, WIDTH: tl.constexpr, ROWS: tl.co
     tl.store(values + place, tl.load(x + at, mask=chosen, other=0.0), mask=chosen)
 
 
+@triton.jit
+def _add_at(out, indices, values, count, weight, bad, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    there = at < count
+    place = tl.load(indices + at, mask=there, other=0)
+    value = tl.load(values + at, mask=there, other=0.0)
+    tl.store(out + place, tl.load(out + place, mask=there, other=0.0) + value * weight, mask=there)
+    tl.atomic_max(bad, tl.max(((value - value) != 0.0).to(tl.int32), 0))
+
+
+@triton.jit
+def _spoil(out, n, bad, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    if tl.load(bad) != 0:
+        tl.store(out + at, tl.full((TILE,), float("nan"), tl.float32), mask=at < n)
+
+
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Indices and values of the `k` largest magnitudes."""
     if k == 0:
@@ -106,6 +123,17 @@ def top_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Tenso
             x, x.numel(), places, values, k, block, WIDTH=width, ROWS=rows, num_warps=16 if width > ROWS else 8
         )
     return places, values
+
+
+def add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
+    """`out[indices] += weight * values`, and NaN everywhere if a value is not finite, which the device finds out."""
+    count, n = values.numel(), out.numel()
+    if count:
+        bad = torch.zeros(1, dtype=torch.int32, device=out.device)
+        _add_at[(triton.cdiv(count, 1024),)](
+            out, indices.contiguous(), values.contiguous(), count, weight, bad, TILE=1024, enable_fp_fusion=False
+        )
+        _spoil[(triton.cdiv(n, TILE),)](out, n, bad, TILE=TILE)
 
 
 def _large_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Tensor]:
