@@ -11,6 +11,7 @@ from torch import Tensor
 
 from thinwire.kernels import selection as definition
 
+select = pytest.importorskip("thinwire.kernels.gpu.select", reason="the GPU's kernels need Triton")
 gpu = pytest.importorskip("thinwire.kernels.gpu.selection", reason="the GPU's kernels need Triton")
 
 
@@ -62,3 +63,18 @@ def test_sparse_sums(bad: float, device: torch.device) -> None:
     gpu.add_at(got, indices.to(device), values.to(device), 0.3)
     definition._add_at(expected, indices, values, 0.3)
     assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("kind", ["gauss", "misled", "ties", "far"])
+def test_the_largest_by_a_sample(kind: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the sample, every 64th element, is a good guide or not."""
+    monkeypatch.setattr(select, "LONG", 4096)
+    x = vector(6000)
+    if kind == "misled":
+        x[::64] *= 1e-3
+    elif kind == "ties":
+        x = x.round()
+    elif kind == "far":
+        x[5::128] = 1e30
+    for k in (30, 100):
+        check(gpu.top(x.to(device), k), definition._top(x, k), kind)
