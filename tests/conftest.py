@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-if not torch.cuda.is_available():  # the GPU's kernels are interpreted; Triton reads this when it is imported
+if not torch.cuda.is_available():  # the kernels for GPUs are interpreted; set before Triton is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from thinwire.lab import launch
