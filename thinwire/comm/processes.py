@@ -3,12 +3,14 @@
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
 for first, eight bytes per peer, unless an upper bound is known. Peers that share a group of their own talk on it.
-With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an
-exchange that compresses on the GPU moves only its payload.
+With gloo a CUDA tensor is staged through pinned memory (`comm/pinned.py`): what crosses the bus is what the request
+holds, so an exchange that compresses on the GPU moves only its payload. The thread waits once, for the bytes that it
+is to send. What arrives goes to the GPU without a wait, and its first bytes are noted in `Comm.heads` on the way.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.comm.pinned import Pinned
 from thinwire.comm.posted import Posted
 from thinwire.core.clock import Clock
 from thinwire.core.comm import (
@@ -36,6 +39,7 @@ from thinwire.core.comm import (
     Wait,
     count,
 )
+from thinwire.core.payload import HEADER, MAGIC, size_of
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]
@@ -86,6 +90,7 @@ class Processes:
             RecvRequest: self._recv,
         }
         self._posted = Posted()
+        self._pinned = Pinned()
 
     @property
     def everybody(self) -> dist.ProcessGroup:
@@ -131,22 +136,35 @@ class Processes:
         if len(request.ranks) == 1:
             return _alone(request)
         count(self.traffic, me, request)
-        return handler(request, me)
+        try:
+            return handler(request, me)
+        except BaseException:
+            self._pinned.abandon()
+            raise
 
     def _all_reduce(self, request: AllReduceRequest, me: int) -> Tensor:
-        x = self._stage(request.x)
-        dist.all_reduce(x, OPS[request.op], self._groups[request.ranks])
-        return x.to(request.x.device, non_blocking=True)
+        x = request.x
+        (there,) = self._stage(x)
+        dist.all_reduce(there, OPS[request.op], self._groups[request.ranks])
+        if there is x:
+            return x
+        if x.is_cpu:
+            return there.cpu()
+        x.copy_(there, non_blocking=True)
+        self._pinned.give_back(x)
+        return x
 
     def _all_gather(self, request: AllGatherRequest, me: int) -> list[Tensor]:
         everybody = range(len(request.ranks))
         sends = {peer: request.x for peer in everybody if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.x)
+        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.x, exact=request.exact)
         return [request.x if peer == me else arrived[peer] for peer in everybody]
 
     def _all_to_all(self, request: AllToAllRequest, me: int) -> list[Tensor]:
         sends = {peer: x for peer, x in enumerate(request.xs) if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.xs[me])
+        arrived = self._trade(
+            request.ranks, sends, tuple(sends), self._room(request), request.xs[me], exact=request.exact
+        )
         return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
 
     def _room(self, request: AllGatherRequest | AllToAllRequest) -> Sequence[int] | None:
@@ -165,8 +183,13 @@ class Processes:
         sources: Sequence[int],
         sizes: Sequence[int] | None,
         like: Tensor,
+        *,
+        exact: bool = True,
     ) -> dict[int, Tensor]:
-        """Send to peers of the group, receive from the sources; `sizes` are by source, asked for when None."""
+        """Send to peers of the group, receive from the sources; `sizes` are by source, asked for when None.
+
+        Messages that are not `exact` may be shorter than the sizes promise.
+        """
         if sizes is None:
             device = self._native(like)
             mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
@@ -177,11 +200,27 @@ class Processes:
             sends = {peer: x for peer, x in sends.items() if peer not in broken}
         else:
             known = {peer: sizes[peer] for peer in sources}
-        device = self._native(like)
-        pin = like.is_cuda and device.type == "cpu"
-        buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=pin) for p, n in known.items()}
-        broken = self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
-        return _to({peer: buffer for peer, buffer in buffers.items() if peer not in broken}, like.device)
+        native = self._native(like)
+        if not like.is_cuda or native.type != "cpu":
+            buffers = {p: torch.empty(n, dtype=like.dtype, device=native) for p, n in known.items()}
+            broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
+            return {p: _to(buffer, like.device) for p, buffer in buffers.items() if p not in broken}
+        buffers = {p: self._pinned.take(n, like.dtype) for p, n in known.items()}
+        broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
+        arrived = {p: self._up(b, like.device, exact=exact) for p, b in buffers.items() if p not in broken}
+        self._pinned.abandon() if broken else self._pinned.give_back(like)
+        return arrived
+
+    def _up(self, buffer: Tensor, device: torch.device, *, exact: bool) -> Tensor:
+        """What arrived in pinned memory, on the GPU, and its first bytes in `heads`. Room that is left stays here."""
+        if buffer.dtype != torch.uint8 or buffer.numel() < HEADER.size:
+            return buffer.to(device, non_blocking=True)
+        head = ctypes.string_at(buffer.data_ptr(), HEADER.size)
+        if not exact and head.startswith(MAGIC):
+            buffer = buffer[: size_of(head)]
+        x = buffer.to(device, non_blocking=True)
+        self.comm.heads[x] = head
+        return x
 
     def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> set[int]:
         """Do all sends and receives of one round, from the next neighbour on; returns the peers that broke off."""
@@ -244,7 +283,8 @@ class Processes:
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         """What goes over the wire for one tensor: its kind and size, and its elements if it has any."""
-        x = self._stage(x).contiguous()
+        x = x.detach().cpu() if x.is_cuda and not self._batched else self._stage(x)[0]
+        x = x.contiguous()
         head = torch.tensor([DTYPES.index(x.dtype), x.numel()])
         self.traffic.count(head)
         return [head.to(x.device), x] if x.numel() else [head.to(x.device)]
@@ -271,17 +311,20 @@ class Processes:
             return torch.device("cpu")
         return like.device if like.is_cuda else torch.device("cuda", torch.cuda.current_device())
 
-    def _stage(self, x: Tensor) -> Tensor:
-        """`x` where the backend can read it."""
-        device = self._native(x)
-        if x.device == device:
-            return x
-        if device.type == "cuda":
-            return x.to(device)
-        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        pinned.copy_(x, non_blocking=True)
-        torch.cuda.current_stream(x.device).synchronize()
-        return pinned
+    def _stage(self, *tensors: Tensor) -> list[Tensor]:
+        """The tensors where the backend can read them; one that occurs twice is copied once."""
+        there: dict[int, Tensor] = {}
+        low: dict[int, Tensor] = {}
+        for x in tensors:
+            device = self._native(x)
+            if x.device == device:
+                there[id(x)] = x
+            elif device.type == "cuda":
+                there[id(x)] = x.to(device)
+            else:
+                low[id(x)] = x
+        there |= dict(zip(low, self._pinned.fetch(*low.values()), strict=True))
+        return [there[id(x)] for x in tensors]
 
 
 def _alone(request: Request[Any]) -> Any:
@@ -295,5 +338,6 @@ def _alone(request: Request[Any]) -> Any:
     return {}
 
 
-def _to(tensors: Mapping[int, Tensor], device: torch.device) -> dict[int, Tensor]:
-    return {peer: t.to(device, non_blocking=True) for peer, t in tensors.items()}
+def _to(x: Tensor, device: torch.device) -> Tensor:
+    """`x` there; what goes to the host is waited for, since the host may read it at once."""
+    return x.to(device, non_blocking=device.type == "cuda")

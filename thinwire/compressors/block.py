@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 class KernelCompressor(FusedCompressor):
     """A subclass says how an element becomes a field (`quant`) and which elements share a scale (`blocks`)."""
+
+    decodes_any: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -47,6 +47,10 @@ class Transport(ABC):
     def launch(self, work: Work[T], clock: Clock | None = None) -> Awaitable[T]:
         """Run `work` when its turn comes, and tell `clock` the time on the wire."""
 
+    def explain(self, error: Exception) -> Exception:
+        """What the user should see of an error of this worker, which the others are told of where they can be."""
+        return error
+
     @abstractmethod
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """A place for coroutines that run beside the lanes, each on an edge of its own; every rank calls it."""
@@ -82,6 +86,10 @@ class ProcessTransport(Transport):
     def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
         """Queue the work for the lane whose turn it is."""
         return self.lane.launch(lambda driver: driver.run(work(driver.comm), clock))
+
+    def explain(self, error: Exception) -> Exception:
+        """Raise the alarm, as an error in a lane does."""
+        return self.watch.explain(error)
 
     def beside(self, edges: list[tuple[int, int]]) -> Threads:
         """A thread for each coroutine, and a process group for each edge."""
