@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar, final
 
 import torch.distributed as dist
 
+from thinwire.comm import backend
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Clock, Now
 from thinwire.core.comm import Comm, Traffic, Wait
@@ -76,7 +77,7 @@ class ProcessTransport(Transport):
             raise
         self.comm = made[0].comm
         self.traffic = [driver.traffic for driver in made]
-        self.lane = Lane(made, self.watch.explain)
+        self.lane = Lane(made, self.watch.explain, in_turn=backend.named(wanted.backend).in_turn)
         self.watch.launched = self.lane.launched
         # A wire that is forgotten together with its model and its optimizer leaves no threads behind.
         self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
@@ -105,7 +106,12 @@ class ProcessTransport(Transport):
 
     def direct(self, work: Callable[[Processes], T]) -> T:
         """Run a function of a lane's driver in its turn, and wait for it."""
-        return self.wait(self.lane.launch(work))
+
+        def direct(driver: Processes) -> T:
+            driver.gate()
+            return work(driver)
+
+        return self.wait(self.lane.launch(direct))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run what the training loop's own thread waits for: pieces of work, and what runs beside them."""
