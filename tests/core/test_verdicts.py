@@ -8,19 +8,22 @@ import pytest
 import torch
 from battery import INSTANCES, LAYOUT, vector
 
-from thinwire import Comm, Key, Layout, Payload, PayloadError
+from thinwire import Comm, Key, Layout, Payload, PayloadError, kernels
 from thinwire.compressors import Qsgd, RandomK
 from thinwire.core.compressor import Compressor
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Context
 from thinwire.core.verdicts import Verdicts
+from thinwire.kernels.checksum import total
+from thinwire.kernels.reference import ReferenceKernels
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS
 
 C, X, FLAT = Qsgd(bits=4), vector(1000), Layout.flat(1000)
 KEY = Key(step=7, rank=2, bucket=3)
 
 
-def sealed(*, head: bool, crc: bool = True) -> Payload:
-    payload = C.encode(X, key=KEY, crc=crc)
+def sealed(*, head: bool, checksum: bool = True) -> Payload:
+    payload = C.encode(X, key=KEY, checksum=checksum)
     return Payload(payload.data, bytes(payload.data[: HEADER.size].tolist()) if head else None, Verdicts())
 
 
@@ -37,9 +40,9 @@ def raised(payload: Payload, c: Compressor = C, key: Key = KEY) -> str:
 
 
 @pytest.mark.parametrize("head", [True, False])
-@pytest.mark.parametrize("crc", [True, False])
-def test_good_payloads_decode_to_the_same(head: bool, crc: bool) -> None:
-    payload = sealed(head=head, crc=crc)
+@pytest.mark.parametrize("checksum", [True, False])
+def test_good_payloads_decode_to_the_same(head: bool, checksum: bool) -> None:
+    payload = sealed(head=head, checksum=checksum)
     assert raised(payload) == ""
     assert torch.equal(C.decode(payload, FLAT, key=KEY), C.decode(Payload(payload.data), FLAT, key=KEY))
 
@@ -127,3 +130,30 @@ def test_heads_are_shared_with_parts_of_a_network() -> None:
     comm, data = Comm(1, 4), torch.zeros(40, dtype=torch.uint8)
     comm.sub([1, 2]).heads[data] = b"head"
     assert comm.heads[data] == b"head"
+
+
+@pytest.mark.parametrize("n", [0, 3, 4, 1001])
+@pytest.mark.parametrize("flags", [0, CHECKED])
+@pytest.mark.parametrize("tier", ["reference", "cpu"])
+def test_seals_are_made_and_checked_without_a_wait(tier: str, flags: int, n: int) -> None:
+    header = bytearray(range(COVERED))
+    header[FLAGS] = flags
+    here, there = (torch.arange(HEADER.size + n).to(torch.uint8) for _ in range(2))
+    kernels.get(tier).seal(here, bytes(header))
+    ReferenceKernels()._seal_there(there, bytes(header), 0, 0)  # what it does on a GPU
+    assert torch.equal(here, there)
+    assert not kernels.get(tier).damaged(here)
+    for place in (0, COVERED, *((HEADER.size + n - 1,) if n and flags else ())):
+        here[place] ^= 64
+        assert kernels.get(tier).damaged(here)
+        here[place] ^= 64
+
+
+def test_a_tail_is_not_read_again() -> None:
+    header = bytes([0] * FLAGS + [CHECKED] + [0] * (COVERED - FLAGS - 1))
+    data = torch.arange(HEADER.size + 40).to(torch.uint8)
+    whole, parts = data.clone(), data.clone()
+    reference = ReferenceKernels()
+    reference._seal_there(whole, header, 0, 0)
+    reference._seal_there(parts, header, 20, total(data[-20:], (data.numel() - 20) // 4))
+    assert torch.equal(whole, parts)

@@ -15,6 +15,7 @@ from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload, Tail
 from thinwire.core.types import Key, Layout
+from thinwire.kernels.checksum import finish
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -84,19 +85,21 @@ class Compressor(Config, ABC):
     def digest(self) -> int:
         """32 bits that differ between compressors and settings."""
         text = torch.frombuffer(bytearray(self.to_json().encode()), dtype=torch.uint8)
-        return kernels.get("cpu").crc32c(text)
+        return finish(int(kernels.get("cpu").total(text)))
 
     @final
-    def encode(self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, crc: bool = True) -> Payload:
+    def encode(
+        self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, checksum: bool = True
+    ) -> Payload:
         """`x` as a sealed payload. Without a layout `x` is one tensor of its own shape."""
         flat, layout = _vector(x, layout)
         key = key or Key()
         payload = Payload.new(self.nbytes(layout), flat.device)
         if isinstance(self, FusedCompressor):
-            tail = self.write_fused(flat, layout, key, payload.body, checksum=crc)
-            return payload.seal(scheme(self, layout), key, crc=crc, tail=tail)
+            tail = self.write_fused(flat, layout, key, payload.body, checksum=checksum)
+            return payload.seal(scheme(self, layout), key, checksum=checksum, tail=tail)
         used = self.write(flat, layout, key, payload.body)
-        return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
+        return payload.trim(used).seal(scheme(self, layout), key, checksum=checksum)
 
     @final
     def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
@@ -121,7 +124,7 @@ class Compressor(Config, ABC):
         With a key, step, bucket and hop must be those of the key, and its seed is the sender's. With `fresh`, what
         was in `out` counts as zero.
         """
-        sender = self._check(payload, layout, out, key)
+        sender = self.check(payload, layout, out, key)
         if layout.numel:
             (self.put if fresh else self.add)(payload.aligned().body, layout, sender, out.detach().view(-1), weight)
 
@@ -138,7 +141,7 @@ class Compressor(Config, ABC):
             self.decode_add(payload, layout, out, weight, key=key, fresh=place == 0)
 
     @final
-    def _check(self, payload: Payload, layout: Layout, out: Tensor, key: Key | None) -> Key:
+    def check(self, payload: Payload, layout: Layout, out: Tensor, key: Key | None) -> Key:
         """Every check before a payload is decoded into `out`; returns the sender's key."""
         header = _payload(payload).open(scheme(self, layout), key=key, at_once=not self.decodes_any)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
@@ -188,7 +191,7 @@ class FusedCompressor(Compressor):
     ) -> Tail | None:
         """Encode p = x + alpha e into all of `body`; with a residual set e = beta e + (x - decoded p), in place.
 
-        With `checksum`, returns the remainder of the end of the body, if the pass computed it.
+        With `checksum`, returns the sum of the end of the body, if the pass made it.
         """
 
     @final
@@ -207,7 +210,7 @@ def encode_with_feedback(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    crc: bool = True,
+    checksum: bool = True,
 ) -> Payload:
     """Encode p = x + alpha e and set e = beta e + (x - decoded p), in place; fused where the compressor can.
 
@@ -219,11 +222,11 @@ def encode_with_feedback(
     payload = Payload.new(compressor.nbytes(layout), flat.device)
     if isinstance(compressor, FusedCompressor):
         tail = compressor.write_fused(
-            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=crc
+            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
         )
-        return payload.seal(scheme(compressor, layout), key, crc=crc, tail=tail)
+        return payload.seal(scheme(compressor, layout), key, checksum=checksum, tail=tail)
     used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
-    return payload.trim(used).seal(scheme(compressor, layout), key, crc=crc)
+    return payload.trim(used).seal(scheme(compressor, layout), key, checksum=checksum)
 
 
 def scheme(compressor: Compressor, layout: Layout) -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from thinwire.kernels.key import Key
 
 MAGIC = b"thin"
-VERSION = 1
-HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
+VERSION = 2
+HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero checksum
 BODY_BYTES = 7  # the index of this field in the header
 SCHEME = 8  # its first byte; the bytes of flags and rank come right before it
 DAMAGED = "the checksum does not match: the payload was damaged on the way"
@@ -37,10 +37,10 @@ class Header(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last `nbytes` of a body, already checksummed by the pass that wrote them."""
+    """The last `nbytes` of a body, with their part of the checksum's sum, made by the pass that wrote them."""
 
     nbytes: int
-    remainder: int
+    partial: int | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +84,18 @@ class Payload:
         """The payload with `used` body bytes; None keeps all."""
         return self if used is None else Payload(self.data[: HEADER.size + used])
 
-    def seal(self, scheme: int, key: Key, *, crc: bool = True, tail: Tail | None = None) -> Payload:
+    def seal(self, scheme: int, key: Key, *, checksum: bool = True, tail: Tail | None = None) -> Payload:
         """Write the header and the checksum, in place; a `tail` is not read again."""
-        flags = CHECKED if crc else 0
+        flags = CHECKED if checksum else 0
         size = self.data.numel() - HEADER.size
         header = HEADER.pack(
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
-        covered = self._covered(crc=crc)
-        kernels.get("cpu").seal(covered, header, *(tail if crc and tail else ()))
+        sums = tail if checksum and tail else ()
         if self.data.is_cpu:
+            kernels.get("cpu").seal(self.data, header, *sums)
             return self
-        self.data[: HEADER.size].copy_(covered[: HEADER.size])
+        kernels.select(self.data).seal(self.data, header, *sums)
         return replace(self, head=header)
 
     def open(self, scheme: int, *, key: Key | None = None, at_once: bool = False) -> Header:
@@ -124,8 +124,8 @@ class Payload:
             raise PayloadError(DAMAGED)
         if later is not None:
             where = f"the payload of rank {rank} in step {step}, bucket {bucket}, hop {hop}"
-            later.add(_damaged(data, crc=bool(flags & CHECKED)), f"{where}: {DAMAGED}")
-        elif not kernels.get("cpu").sealed(self._covered(crc=bool(flags & CHECKED))):
+            later.add(kernels.select(data).damaged(data), f"{where}: {DAMAGED}")
+        elif not (kernels.get("cpu") if data.is_cpu else kernels.select(data)).sealed(data):
             raise PayloadError(DAMAGED)
         if made_by != scheme:
             raise PayloadError(
@@ -148,29 +148,18 @@ class Payload:
         differs[FLAGS:SCHEME].zero_()
         where = f"a payload of step {key.step}, bucket {key.bucket}, hop {key.hop}"
         later.add(differs.any(), f"{where} has a header that is not the expected one")
-        later.add(_damaged(self.data, crc=None), f"{where}: {DAMAGED}")
+        later.add(kernels.select(self.data).damaged(self.data), f"{where}: {DAMAGED}")
         return Header(-1, key.step, key.bucket, key.hop)
 
     def _known(self) -> bytes:
         """The header as the host knows it, which may not know the checksum, or as it is read now."""
         return self.head.ljust(HEADER.size, b"\0")[: HEADER.size] if self.head else _get(self.data, HEADER.size)
 
-    def _covered(self, *, crc: bool) -> Tensor:
-        """What the checksum covers, in host memory; no more than that is copied from a GPU."""
-        return (self.data if crc else self.data[: HEADER.size]).cpu()
-
 
 def size_of(head: bytes) -> int:
     """How many bytes a payload has that starts like this."""
     size: int = HEADER.size + HEADER.unpack(head)[BODY_BYTES]
     return size
-
-
-def _damaged(data: Tensor, *, crc: bool | None) -> Tensor:
-    """Whether the checksum is wrong, as one element where the data is; `crc` is None where it is not known."""
-    whole = bool(int(data[FLAGS]) & CHECKED) if crc is None else crc
-    covered = (data if whole else data[: HEADER.size]).cpu()
-    return torch.tensor(not kernels.get("cpu").sealed(covered), device=data.device)
 
 
 def _get(data: Tensor, n: int) -> bytes:
