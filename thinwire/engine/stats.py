@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.core.clock import Span
+    from thinwire.core.clock import Span, Stamp
     from thinwire.core.compressor import Compressor
 
 SAMPLE_EVERY = 50  # rounds between measurements of the compression error
 TIMED = ("encode", "wire", "decode")
+ON_GPU = ("encode", "decode")
 COUNTED = {"upload": "uploads", "skip": "uploads_skipped"}
 
 
@@ -32,6 +33,7 @@ class Stats:
     elements: int = 0
     skipped: int = 0  # buckets in which a gradient was not finite
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
+    gpu_seconds: dict[str, float] = field(default_factory=dict)  # what a GPU took for it, where that is timed
     marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # by memories that may skip
     nmse: float | Tensor = 0.0  # of the last measurement; a tensor while it may still be computed on a GPU
     distance: float = 0.0  # between models, of the last measurement
@@ -45,6 +47,13 @@ class Stats:
                 self.seconds[span.what] += span.stop - span.start
             elif span.what in self.marks:
                 self.marks[span.what] += 1
+
+    def time_queued(self, queued: Iterable[tuple[str, Stamp, Stamp]]) -> None:
+        """Add what a GPU took, after waiting for it."""
+        for what, start, stop in queued:
+            if what in ON_GPU:
+                stop.synchronize()
+                self.gpu_seconds[what] = self.gpu_seconds.get(what, 0.0) + start.elapsed_time(stop) / 1e3
 
     def report(self, sent: int, messages: int, ranks: int) -> dict[str, float]:
         """Every figure; `sent` and `messages` are counted by the drivers."""
@@ -62,6 +71,7 @@ class Stats:
             "nmse": float(self.nmse),
             "consensus_distance": self.distance,
             **{f"{what}_s": seconds for what, seconds in self.seconds.items()},
+            **{f"{what}_gpu_s": seconds for what, seconds in self.gpu_seconds.items()},
         }
 
 
