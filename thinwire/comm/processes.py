@@ -157,8 +157,8 @@ class Processes:
         self._backend.all_reduce(there, OPS[request.op], self._groups[request.ranks])
         if there is x:
             return x
-        if x.is_cpu:
-            return there.cpu()
+        if self._backend.batched:
+            return _to(there, x.device)
         x.copy_(there, non_blocking=True)
         self._pinned.give_back(x)
         return x
@@ -208,7 +208,7 @@ class Processes:
             sends = {peer: x for peer, x in sends.items() if peer not in broken}
         else:
             known = {peer: sizes[peer] for peer in sources}
-        if not like.is_cuda or self._backend.device(like).type != "cpu":
+        if self._backend.batched or self._backend.holds(like):
             buffers = {p: self._backend.room(n, like.dtype, like) for p, n in known.items()}
             broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
             return {p: _to(buffer, like.device) for p, buffer in buffers.items() if p not in broken}
@@ -221,11 +221,11 @@ class Processes:
     def _up(self, buffer: Tensor, device: torch.device, *, exact: bool) -> Tensor:
         """What arrived in pinned memory, on the GPU, and its first bytes in `heads`. Room that is left stays here."""
         if buffer.dtype != torch.uint8 or buffer.numel() < HEADER.size:
-            return buffer.to(device, non_blocking=True)
+            return _copied(buffer, device)
         head = ctypes.string_at(buffer.data_ptr(), HEADER.size)
         if not exact and head.startswith(MAGIC):
             buffer = buffer[: size_of(head)]
-        x = buffer.to(device, non_blocking=True)
+        x = _copied(buffer, device)
         self.comm.heads[x] = head
         return x
 
@@ -317,7 +317,7 @@ class Processes:
         for x in tensors:
             if self._backend.holds(x):
                 there[id(x)] = x
-            elif x.is_cuda:
+            elif not self._backend.batched:
                 low[id(x)] = x
             elif id(x) not in there:
                 there[id(x)] = self._backend.bring(x)
@@ -338,6 +338,11 @@ def _alone(request: Request[Any]) -> Any:
     if isinstance(request, AllToAllRequest):
         return list(request.xs)
     return {}
+
+
+def _copied(x: Tensor, device: torch.device) -> Tensor:
+    """A copy of pinned memory, which is not waited for."""
+    return torch.empty(x.shape, dtype=x.dtype, device=device).copy_(x, non_blocking=True)
 
 
 def _to(x: Tensor, device: torch.device) -> Tensor:
