@@ -1,4 +1,4 @@
-"""Every method with checks that are looked at after the exchange, as on a GPU: the same bits, and nothing is wrong."""
+"""Every method with checks that are looked at after the exchange, as on a GPU: bits stay, and nothing is wrong."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import torch
 from battery import TIERS
 
 from thinwire import Key, kernels
-from thinwire.kernels.philox import philox
+from thinwire.kernels.philox import first, philox
 
 # Random123's known answers: rounds, counter, key, output.
 KNOWN = [
@@ -80,3 +80,8 @@ def test_streams_are_uncorrelated() -> None:
         if lag == 0:
             product.fill_diagonal_(0)
         assert product.abs().max() < limit
+
+
+def test_the_first_element_alone() -> None:
+    for key in (Key(), Key(seed=2**64 - 1, step=5, rank=3, hop=200, offset=1024)):
+        assert first(key) == int(kernels.get("reference").noise(key, 1))

@@ -14,7 +14,7 @@ from thinwire import Key, Layout, kernels
 from thinwire.codecs import native, rans
 from thinwire.compressors import Eden
 from thinwire.kernels import dct, hadamard, selection
-from thinwire.kernels.cpu import VECTORS, _hadamard
+from thinwire.kernels.cpu import VECTORS, _dct, _hadamard, _topk
 
 SYMBOLS = torch.arange(4096, dtype=torch.int64).remainder(5).to(torch.uint8)
 CUT = hadamard.Blocking(2000, 512)
@@ -37,29 +37,36 @@ class Spy:
 
 @pytest.fixture
 def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
-    made = [Spy(module._cpp(), -1) for module in (selection, dct)]
-    for module, spy in zip((selection, dct), made, strict=True):
-        monkeypatch.setattr(module, "_cpp", lambda spy=spy: spy)
-    made += [Spy(_hadamard, -1), Spy(native.codes(), -1), Spy(_cpu, 0)]
-    monkeypatch.setattr("thinwire.kernels.cpu._hadamard", made[2])
+    made = [Spy(_topk, -1), Spy(_dct, -1), Spy(_hadamard, -1), Spy(native.codes(), -1), Spy(_cpu, 0)]
+    places = ["selection._topk", "dct._dct", "hadamard._hadamard", "rotated_codes._hadamard"]
+    for place, spy in zip(places, [*made[:3], made[2]], strict=True):
+        monkeypatch.setattr(f"thinwire.kernels.cpu.{place}", spy)
     monkeypatch.setattr(rans, "codes", lambda: made[3])
     monkeypatch.setattr("thinwire.kernels.cpu._cpu", made[4])
     return made
 
 
-def use_everything() -> None:
-    x, data = vector(2000), torch.zeros(64, dtype=torch.uint8)
+def use_the_table() -> None:
+    x = vector(2000)
     selection.top(x, 5)
     selection.top_blocks(x, 100, 5)
     selection.over(x, 1.0)
+    selection.sampled_threshold(x, 5, Key(seed=1))
+    selection.merge(selection.top(x, 3), selection.top(x, 2))
+    selection.subset(Key(seed=1), 100, 7)
     dct.dct(x.view(5, 20, 20).clone())
     hadamard.hadamard(x[:1024].clone(), 1024)
     hadamard.unrotate(hadamard.rotate(x, CUT, WORDS), CUT, WORDS)
     payload = Eden().encode(x)
     Eden().decode(payload, Layout.flat(2000))
+
+
+def use_everything() -> None:
+    use_the_table()
     room, back = torch.empty(8192, dtype=torch.uint8), torch.empty_like(SYMBOLS)
     rans.decode(room[: rans.encode(SYMBOLS, room)], back, 8)
-    tier = kernels.select(x)
+    data = torch.zeros(64, dtype=torch.uint8)
+    tier = kernels.select(data)
     tier.seal(data, bytes(28))
     tier.sealed(data)
     tier.total(data)
@@ -71,7 +78,8 @@ def test_every_call_is_told_what_the_tier_may_use(tier: str, spies: list[Spy]) -
         use_everything()
     top, cosine, rotated, coded, passes = (spy.heard for spy in spies)
     isa = tier.removeprefix("cpu-")
-    assert top == dict.fromkeys(("top", "top_blocks", "over"), VECTORS[isa])
+    assert top.keys() == {"top", "top_blocks", "over", "merge", "subset"}
+    assert {top[name] for name in ("top", "top_blocks", "over")} == {VECTORS[isa]}
     assert cosine == {"sandwich": VECTORS[isa]}
     assert rotated == dict.fromkeys(
         ("peak", "hadamard", "rotate", "unrotate_add", "encode", "decode_add"), VECTORS[isa]
@@ -79,3 +87,11 @@ def test_every_call_is_told_what_the_tier_may_use(tier: str, spies: list[Spy]) -
     assert coded == dict.fromkeys(("rans_encode", "rans_decode"), isa == "avx512")
     assert set(passes.values()) == {isa}
     assert {"total", "seal", "sealed"} <= set(passes)
+
+
+def test_the_forced_reference_never_reaches_cpp(spies: list[Spy]) -> None:
+    with kernels.force("reference"):
+        use_the_table()
+    *operations, passes = (spy.heard for spy in spies)
+    assert operations == [{}] * len(operations)
+    assert passes.keys() <= {"total", "seal", "sealed"}  # a payload's checksum, not what the payload holds

@@ -1,8 +1,8 @@
 """Kernels: the fused passes over memory, in tiers that give the same bits.
 
-`reference` is plain torch and is the definition; `cpu` is C++, compiled for AVX-512, AVX2 or any CPU. Ask
-`select(tensor)` for the fastest tier that can run on a tensor, or name one with `force(...)` or the variable
-THINWIRE_KERNELS.
+`reference` is plain torch and is the definition; `cpu` is C++, compiled for AVX-512, AVX2 or any CPU; `gpu` is
+Triton. Ask `select(tensor)` for the fastest tier that can run on a tensor, or name one with `force(...)` or the
+variable THINWIRE_KERNELS.
 """
 
 from thinwire.kernels.base import Kernels

@@ -23,6 +23,8 @@ class Kernels(ABC):
     """Fused passes. Outputs are written into tensors that the caller allocated; no pass returns a copy."""
 
     name: str
+    family: str
+    """Whose column of the table (`kernels.table`) serves this tier: "reference", "cpu" or "gpu"."""
     vectors: int = 0
     """What C++ outside the passes may use under this tier: 2 AVX-512, 1 AVX2, 0 what every CPU has."""
 
@@ -135,5 +137,5 @@ PARTS = ((0, COVERED), (HEADER, None))
 def _sum(total: int | Tensor, like: Tensor) -> Tensor:
     """A sum as the reference has it, which is signed."""
     if isinstance(total, int):
-        return torch.tensor([total - (1 << 64) if total >> 63 else total], device=like.device)
+        return torch.tensor([checksum.signed(total)], device=like.device)
     return total

@@ -2,15 +2,17 @@
 
 With the payload as little-endian 32-bit words w_i, i counted from its first byte and the end padded with zero bytes,
 
-    t_i = (i + 1) * WEYL mod 2^32,    k_i = t_i xor (t_i >> FOLD),    S = sum of w_i * k_i mod 2^64,
+    z_j = j * STEP + START mod 2^64,    K_j = z_j xor (z_j mod 2^32)^2,    S = sum of w_i * k_i mod 2^64,
 
-and the checksum is the high half of (S xor (S >> 32)) * MIX mod 2^64. Word 7 is the checksum itself and is left out;
-where the header's flag CHECKED is not set, words 0 to 6 are all that it covers.
+where the keys k_2j and k_2j+1 are the low and the high half of K_j. The checksum is the high half of S after
 
-Products of 32-bit numbers are exact in 64 bits and k_i is not 0 for i < 2^32 - 1, so that S changes with any one
-word. With keys k_i drawn at random no change of a message would leave S as it was with a probability above 2^-32
-(multilinear hashing: Carter and Wegman, "Universal classes of hash functions", 1979). The keys are not linear in i,
-because sums with linear keys do not see that equal words change places in pairs.
+    S <- (S xor (S >> 32)) * MIX mod 2^64,    S <- (S xor (S >> 29)) * MIX mod 2^64.
+
+Word 7 is the checksum itself and is left out; where the header's flag CHECKED is not set, words 0 to 6 are all that
+it covers. Products of 32-bit numbers are exact in 64 bits, so that S changes with any one word whose key is not 0.
+With keys drawn at random no change of a message would leave S as it was with a probability above 2^-32 (multilinear
+hashing: Carter and Wegman, "Universal classes of hash functions", 1979). The square makes the keys behave like random
+ones: of keys in arithmetic progression some are twice others, and their sums do not see equal words change places.
 
 This file is the definition; the other tiers have the same bits.
 """
@@ -26,11 +28,19 @@ from thinwire.kernels.spec import COVERED, HEADER
 if TYPE_CHECKING:
     from torch import Tensor
 
-WEYL = 0x9E3779B1
-FOLD = 15
-MIX = 0x9E3779B97F4A7C15
-
+STEP = 0x9E3779B97F4A7C15
+START = 0xD1B54A32D192ED03
+MIX = 0xD6E8FEB86659FD93
 MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def signed(number: int) -> int:
+    """A number of 64 bits as int64 holds it.
+
+    >>> signed(5), signed(2**64 - 1)
+    (5, -1)
+    """
+    return number - (1 << 64) if number >> 63 else number
 
 
 def words(data: Tensor) -> Tensor:
@@ -45,14 +55,16 @@ def words(data: Tensor) -> Tensor:
 
 
 def keys(first: int, count: int, device: torch.device | None = None) -> Tensor:
-    """k_i of `count` words from index `first` on, in int64.
+    """k_i of `count` words from index `first` on, in int64, where products wrap modulo 2^64.
 
-    >>> [hex(k) for k in keys(0, 2).tolist()]
-    ['0x9e3645df', '0x3c6e8bbf']
+    >>> [hex(k) for k in keys(0, 3).tolist()]
+    ['0xc948630a', '0x7a247160', '0xce49db58']
     """
-    index = torch.arange(first + 1, first + 1 + count, device=device) & MASK32
-    t = (index * WEYL) & MASK32
-    return t ^ (t >> FOLD)
+    i = torch.arange(first, first + count, device=device)
+    z = (i >> 1) * signed(STEP) + signed(START)
+    low = z & MASK32
+    both = z ^ (low * low)
+    return torch.where(i & 1 == 0, both, both >> 32) & MASK32
 
 
 def total(data: Tensor, first: int = 0) -> Tensor:
@@ -62,23 +74,27 @@ def total(data: Tensor, first: int = 0) -> Tensor:
 
 
 def finish(total: int) -> int:
-    """The 32 bits of the checksum, of S.
+    """The 32 bits of the checksum, of S modulo 2^64.
 
     >>> hex(finish(1))
-    '0x9e3779b9'
+    '0xc58ae07d'
     """
-    total &= MASK64
-    return (((total ^ (total >> 32)) * MIX) & MASK64) >> 32
+    s = total & MASK64
+    s = (s ^ (s >> 32)) * MIX & MASK64
+    s = (s ^ (s >> 29)) * MIX & MASK64
+    return s >> 32
 
 
 def finished(total: Tensor) -> Tensor:
-    """`finish` where the sum is: of a (1,) int64 tensor, in which sums wrap modulo 2^64.
+    """`finish` where the sum is: of a (1,) int64 tensor, in which products wrap modulo 2^64.
 
     >>> hex(finished(torch.tensor([1])))
-    '0x9e3779b9'
+    '0xc58ae07d'
     """
-    mixed = (total ^ ((total >> 32) & MASK32)) * (MIX - (1 << 64))
-    return (mixed >> 32) & MASK32
+    s = total
+    for shift in (32, 29):
+        s = (s ^ ((s >> shift) & (MASK64 >> shift))) * signed(MIX)
+    return (s >> 32) & MASK32
 
 
 def stored(data: Tensor) -> Tensor:

@@ -3,26 +3,18 @@
     Y = D_m X D_n^T,    X = D_m^T Y D_n,    D_n[k, j] = sqrt((1 + [k > 0]) / n) cos(pi (2j + 1) k / 2n)
 
 Both are L X R with float32 tables; every sum starts at 0 and runs in the order of its index, without fused
-multiply-adds. CPU tensors take a C++ pass; the plain torch below is the definition.
+multiply-adds. The plain torch below is the definition of the bits.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from thinwire.kernels.dispatch import select
-
-
-@cache
-def _cpp() -> ModuleType:
-    from thinwire.kernels.cpu import _dct  # noqa: PLC0415  (the extension loads on first use)
-
-    return _dct
+from thinwire.kernels.table import find
 
 
 @cache
@@ -41,23 +33,21 @@ def basis(n: int) -> Tensor:
 def dct(x: Tensor) -> Tensor:
     """Y of every matrix X in `x`, (count, m, n) float32, which may be overwritten."""
     _, m, n = x.shape
-    return _sandwich(basis(m), x, basis(n).T.contiguous())
+    return _products(basis(m), x, basis(n).T.contiguous())
 
 
 def idct(y: Tensor) -> Tensor:
     """X of every matrix Y in `y`, (count, m, n) float32, which may be overwritten."""
     _, m, n = y.shape
-    return _sandwich(basis(m).T.contiguous(), y, basis(n))
+    return _products(basis(m).T.contiguous(), y, basis(n))
+
+
+def _products(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
+    return find("dct.sandwich", x, _sandwich)(left, x, right)
 
 
 def _sandwich(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    count, m, n = x.shape
-    tier = select(x)
-    if tier.name != "reference":
-        x = x.contiguous()
-        threads = torch.get_num_threads()
-        _cpp().sandwich(x.data_ptr(), count, m, n, left.data_ptr(), right.data_ptr(), threads, tier.vectors)
-        return x
+    _, m, n = x.shape
     left, right = left.to(x.device), right.to(x.device)
     half = torch.zeros_like(x)
     for j in range(n):

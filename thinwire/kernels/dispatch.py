@@ -20,12 +20,20 @@ _forced: ContextVar[str | None] = ContextVar("thinwire_kernels", default=None)
 
 
 @cache
-def _tiers() -> dict[str, Kernels]:
+def _host() -> dict[str, Kernels]:
     from thinwire.kernels.cpu import tiers  # noqa: PLC0415  (the extension loads on first use)
     from thinwire.kernels.reference import ReferenceKernels  # noqa: PLC0415
 
     cpu = tiers()
     return {"reference": ReferenceKernels(), "cpu": next(iter(cpu.values())), **cpu}
+
+
+@cache
+def _tiers() -> dict[str, Kernels]:
+    """All of them. Apart from `_host`, since Triton takes a second to import and CPU tensors do not need it."""
+    from thinwire.kernels.gpu import tiers  # noqa: PLC0415
+
+    return _host() | tiers()
 
 
 @cache
@@ -41,16 +49,25 @@ def names() -> list[str]:
 
 def get(name: str) -> Kernels:
     """The tier called `name`."""
-    tiers = _tiers()
-    if name not in tiers:
-        raise ValueError(f"no kernels called '{name}' on this machine; write {VARIABLE}=<one of {', '.join(tiers)}>")
-    return tiers[name]
+    found = _host().get(name) or _tiers().get(name)
+    if found is None:
+        raise ValueError(
+            f"no kernels called '{name}' on this machine; write {VARIABLE}=<one of {', '.join(names())}>"
+        )
+    return found
 
 
 def select(x: Tensor) -> Kernels:
-    """The tier for `x`: the forced one if there is one, otherwise C++ for CPU tensors and plain torch for others."""
+    """The tier for `x`: the forced one if there is one, otherwise C++ on the CPU and Triton on a GPU.
+
+    Plain torch serves other devices, and GPUs where Triton cannot be imported.
+    """
     name = _forced.get() or _asked()
-    return get(name or ("cpu" if x.device.type == "cpu" else "reference"))
+    if name is not None:
+        return get(name)
+    if x.is_cpu:
+        return get("cpu")
+    return _tiers()["gpu"] if x.is_cuda and "gpu" in _tiers() else get("reference")
 
 
 @contextmanager

@@ -5,8 +5,7 @@ stages of butterflies (a + b, a - b) in float32, at distances 1, 2, 4, ..., then
 sign of element e is bit e % 32 of word (e / 32) % 4 of Philox at counter e / 128. Several rotations are applied in
 turn.
 
-The functions here run the C++ module `_hadamard` where the tier is C++, and otherwise the plain torch below them,
-which is the definition of the bits.
+The plain torch here is the definition of the bits; the functions ask the table for a faster one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from thinwire.kernels import dispatch, philox
+from thinwire.kernels import philox
 from thinwire.kernels.spec import TOP
+from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,22 +72,12 @@ def streams(key: Key, rotations: int) -> list[list[int]]:
     return [key.fold(hop=key.hop ^ stream).words() for stream in STREAMS[:rotations]]
 
 
-def native(x: Tensor) -> bool:
-    """Whether C++ runs on `x`."""
-    return dispatch.select(x).name != "reference"
-
-
-def means(x: Tensor) -> tuple[int, int]:
-    """The threads and the instructions that C++ may use on `x`."""
-    return torch.get_num_threads(), dispatch.select(x).vectors
-
-
 def peak(x: Tensor) -> float:
     """The largest finite magnitude of float32 `x`."""
-    if native(x):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415  (the extension loads on first use)
+    return find("hadamard.peak", x, _peak)(x)
 
-        return _hadamard.peak(x.data_ptr(), x.numel(), *means(x))
+
+def _peak(x: Tensor) -> float:
     return float(torch.where(x.isfinite(), x.abs(), 0.0).max()) if x.numel() else 0.0
 
 
@@ -103,23 +93,20 @@ def hadamard(x: Tensor, block: int) -> None:
         raise ValueError(f"hadamard of {x.numel()} elements: write a block of 2^0 .. 2^16 that divides them")
     if x.dtype != torch.float32 or not x.is_contiguous():
         raise ValueError(f"hadamard changes contiguous float32 in place; got {x.dtype}, strides {x.stride()}")
-    if native(x):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
+    find("hadamard.hadamard", x, _hadamard)(x, block)
 
-        _hadamard.hadamard(x.data_ptr(), x.numel() // block, block, *means(x))
-    else:
-        x.view(-1, block).copy_(_transform(x.view(-1, block)))
+
+def _hadamard(x: Tensor, block: int) -> None:
+    x.view(-1, block).copy_(_transform(x.view(-1, block)))
 
 
 def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float = 1.0) -> Tensor:
     """H D ... H D (factor x), `cut.padded` floats."""
-    out = torch.empty(cut.padded, device=x.device)
-    if native(x):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
+    return find("hadamard.rotate", x, _rotate)(x, cut, words, factor)
 
-        place = (x.data_ptr(), cut.n, cut.block, cut.last, list(words), factor)
-        _hadamard.rotate(*place, out.data_ptr(), *means(x))
-        return out
+
+def _rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float) -> Tensor:
+    out = torch.empty(cut.padded, device=x.device)
     out[: cut.n] = x * factor
     out[cut.n :] = 0.0
     for one in words:
@@ -138,12 +125,12 @@ def unrotate_add(
     r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float = 1.0, weight: float = 1.0
 ) -> None:
     """`out += weight * unit * (rotated back)`, in place, at most 2^126, NaN where not finite; `r` is overwritten."""
-    if native(r):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
+    find("hadamard.unrotate_add", r, _unrotate_add)(r, cut, words, out, unit, weight)
 
-        place = (r.data_ptr(), cut.n, cut.block, cut.last, list(words), unit, weight)
-        _hadamard.unrotate_add(*place, out.data_ptr(), *means(r))
-        return
+
+def _unrotate_add(
+    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float, weight: float
+) -> None:
     for one in reversed(words):
         r = _each(r, cut).mul_(signs(one, cut.padded, r.device))
     y = r[: cut.n]

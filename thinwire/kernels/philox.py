@@ -8,7 +8,7 @@ Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
     from thinwire.kernels.key import Key
 
+Word = TypeVar("Word", "Tensor", int)
+
 MASK = 0xFFFFFFFF
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 7
 
 
-def _multiply(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def _multiply(a: Word, m: int) -> tuple[Word, Word]:
     """High and low 32 bits of a * m. int64 wraps, and the arithmetic shift is masked, so no bit is lost."""
     product = a * m
     return (product >> 32) & MASK, product & MASK
 
 
-def philox(counter: Sequence[Tensor], key: tuple[int, int], rounds: int = ROUNDS) -> list[Tensor]:
-    """Four int64 tensors of words in [0, 2^32) from four of counters."""
+def philox(counter: Sequence[Word], key: tuple[int, int], rounds: int = ROUNDS) -> list[Word]:
+    """Four words in [0, 2^32) from four counters: ints, or int64 tensors of them."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
@@ -55,3 +57,10 @@ def noise(key: Key, n: int, device: torch.device) -> Tensor:
     turned = [part for w in words for part in ((w << 16 | w >> 16) & MASK, w)]
     wide = torch.stack(turned, 1).view(tiles, LANES, ROWS).transpose(1, 2)
     return narrow(wide.reshape(tiles, TILE), n)
+
+
+def first(key: Key) -> int:
+    """The noise of element 0, without a tensor."""
+    k0, k1, *counter = key.words()
+    word = philox(counter, (k0, k1))[0]
+    return (word << 16 | word >> 16) & MASK

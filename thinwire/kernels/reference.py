@@ -117,6 +117,7 @@ class ReferenceKernels(Kernels):
     """Plain torch, on any device."""
 
     name = "reference"
+    family = "reference"
 
     def encode(
         self,

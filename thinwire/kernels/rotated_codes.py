@@ -6,7 +6,7 @@ With r the rotated block of B floats, c its centroids (signs times the nearest o
 
 The first `share` of a block's coordinates take the table `high`, the others `low`; an empty table sends nothing and
 decodes to 0. All coordinates of a rotated block have the same distribution, so which of them are first does not
-matter. Sums are in float64, by halving. Runs C++ where the tier is C++; the torch code here is the definition.
+matter. Sums are in float64, by halving. The plain torch here is the definition of the bits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from thinwire.kernels import hadamard
 from thinwire.kernels.spec import TOP
+from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,16 +49,13 @@ def encode(
     x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
 ) -> tuple[Tensor, Tensor]:
     """One byte per coordinate, and the scales (float64) of the blocks of `factor` x."""
-    if hadamard.native(x):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415  (the extension loads on first use)
+    return find("rotated_codes.encode", x, _encode)(x, cut, words, factor, tables, biased=biased)
 
-        codes = torch.empty(cut.padded, dtype=torch.uint8)
-        scales = torch.empty(cut.count, dtype=torch.float64)
-        place = (x.data_ptr(), cut.n, cut.block, cut.last, words, factor, tables.share, biased)
-        to = (codes.data_ptr(), scales.data_ptr(), *hadamard.means(x))
-        _hadamard.encode(*place, *_plain(tables), *to)
-        return codes, scales
-    parts = [_encode(r, tables, biased=biased) for r in cut.parts(hadamard.rotate(x, cut, words, factor))]
+
+def _encode(
+    x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
+) -> tuple[Tensor, Tensor]:
+    parts = [_encode_blocks(r, tables, biased=biased) for r in cut.parts(hadamard.rotate(x, cut, words, factor))]
     return torch.cat([codes.view(-1) for codes, _ in parts]), torch.cat([scales for _, scales in parts])
 
 
@@ -65,25 +63,19 @@ def decode_add(
     codes: Tensor, scales: Tensor, cut: Blocking, words: list[list[int]], tables: Tables, out: Tensor, weight: float
 ) -> None:
     """`out += weight * decoded`, in place."""
-    if hadamard.native(out):
-        from thinwire.kernels.cpu import _hadamard  # noqa: PLC0415
+    find("rotated_codes.decode_add", out, _decode_add)(codes, scales, cut, words, tables, out, weight)
 
-        place = (codes.data_ptr(), cut.n, cut.block, cut.last, words, tables.share)
-        means = hadamard.means(out)
-        _hadamard.decode_add(*place, *_plain(tables), scales.data_ptr(), weight, out.data_ptr(), *means)
-        return
+
+def _decode_add(
+    codes: Tensor, scales: Tensor, cut: Blocking, words: list[list[int]], tables: Tables, out: Tensor, weight: float
+) -> None:
     values = torch.cat([_values(part, tables).view(-1) for part in cut.parts(codes)])
     y = hadamard.unrotate(values, cut, words)
     s = torch.where(scales.isfinite(), scales, torch.nan).repeat_interleave(cut.block)[: cut.n]
     out.copy_(out + (s * y).clamp(-TOP, TOP) * weight)
 
 
-def _plain(tables: Tables) -> tuple[list[float], int, list[float], int]:
-    high, low = tables.bits
-    return list(tables.high), high, list(tables.low), low
-
-
-def _encode(r: Tensor, tables: Tables, *, biased: bool) -> tuple[Tensor, Tensor]:
+def _encode_blocks(r: Tensor, tables: Tables, *, biased: bool) -> tuple[Tensor, Tensor]:
     """Codes and scales of rotated blocks (count, size)."""
     size, split = r.shape[1], tables.split(r.shape[1])
     square = hadamard.halving_sum(r.double().square())

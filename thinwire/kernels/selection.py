@@ -1,20 +1,19 @@
 """Selection: the largest magnitudes of a vector, those over a threshold, random subsets, sums of sparse vectors.
 
 A magnitude is the 31 low bits of a float32, compared as an integer: NaN is above infinity, infinity above every
-number. Of equal magnitudes the lower index comes first. Every function has a definition in plain torch, which serves
-the `reference` tier and GPU tensors, and a C++ pass with the same bits.
+number. Of equal magnitudes the lower index comes first. The plain torch here is the definition of the bits; the
+functions ask the table for a faster one.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
 
-from thinwire.kernels.dispatch import get, select
+from thinwire.kernels import philox
+from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 
 LARGEST = (1 << 31) - 1
 """Vectors have at most this many elements."""
-
-
-@cache
-def _cpp() -> ModuleType:
-    from thinwire.kernels.cpu import _topk  # noqa: PLC0415  (the extension loads on first use)
-
-    return _topk
 
 
 def magnitudes(x: Tensor) -> Tensor:
@@ -43,15 +35,13 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     >>> top(torch.tensor([1.0, -5.0, 2.0, -2.0]), 2)
     (tensor([1, 2]), tensor([-5.,  2.]))
     """
-    n = _length(x)
-    k = min(k, n)
-    if _plain(x):
-        order = magnitudes(x).sort(descending=True, stable=True).indices
-        indices = order[:k].sort().values
-        return indices, x[indices]
-    indices, values = torch.empty(k, dtype=torch.int64), torch.empty(k)
-    _cpp().top(x.data_ptr(), n, k, indices.data_ptr(), values.data_ptr(), *_means(x))
-    return indices, values
+    return find("selection.top", x, _top)(x, min(k, _length(x)))
+
+
+def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    order = magnitudes(x).sort(descending=True, stable=True).indices
+    indices = order[:k].sort().values
+    return indices, x[indices]
 
 
 def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
@@ -63,15 +53,14 @@ def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
     >>> top_blocks(torch.tensor([1.0, -5.0, 2.0, 7.0, 0.5]), block=3, k=1)
     (tensor([1, 0], dtype=torch.int32), tensor([-5.,  7.]))
     """
-    n = _length(x)
-    count = block_entries(n, block, k)
-    if _plain(x):
-        parts = [top(part, k) for part in x.split(block)]  # splitting an empty vector gives one empty part
-        return torch.cat([part[0] for part in parts]).to(torch.int32), torch.cat([part[1] for part in parts])
-    places, values = torch.empty(count, dtype=torch.int32), torch.empty(count)
-    arguments = (places.data_ptr(), values.data_ptr(), *_means(x))
-    _cpp().top_blocks(x.data_ptr(), n, block, k, *arguments)
-    return places, values
+    return find("selection.top_blocks", x, _top_blocks)(x, block, k, block_entries(_length(x), block, k))
+
+
+def _top_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Tensor]:
+    parts = [_top(part, k) for part in x.split(block)]  # splitting an empty vector gives one empty part
+    indices, values = torch.cat([part[0] for part in parts]).to(torch.int32), torch.cat([part[1] for part in parts])
+    assert indices.numel() == count
+    return indices, values
 
 
 def block_entries(n: int, block: int, k: int) -> int:
@@ -89,19 +78,14 @@ def over(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     >>> over(torch.tensor([1.0, -5.0, 2.0]), 2.0)
     (tensor([1, 2]), tensor([-5.,  2.]))
     """
-    n = _length(x)
+    _length(x)
     floor = int(magnitudes(torch.tensor([threshold], dtype=torch.float32)))
-    if _plain(x):
-        indices = (magnitudes(x) >= floor).nonzero()[:, 0]
-        return indices, x[indices]
-    room = n // 16 + 64
-    while True:
-        indices, values = torch.empty(room, dtype=torch.int64), torch.empty(room)
-        arguments = (indices.data_ptr(), values.data_ptr(), *_means(x))
-        count = _cpp().over(x.data_ptr(), n, floor, room, *arguments)
-        if count <= room:
-            return indices[:count], values[:count]
-        room = count
+    return find("selection.over", x, _over)(x, floor)
+
+
+def _over(x: Tensor, floor: int) -> tuple[Tensor, Tensor]:
+    indices = (magnitudes(x) >= floor).nonzero()[:, 0]
+    return indices, x[indices]
 
 
 def subset(key: Key, n: int, k: int, device: torch.device | None = None) -> Tensor:
@@ -111,17 +95,25 @@ def subset(key: Key, n: int, k: int, device: torch.device | None = None) -> Tens
     >>> subset(Key(seed=3), n=100, k=4)
     tensor([22, 34, 37, 50])
     """
-    tier = select(torch.empty(0))
-    words = tier.noise(key, k)
-    if tier.name == "reference":
-        taken: set[int] = set()
-        for j, word in zip(range(n - k, n), words.tolist(), strict=True):
-            t = word * (j + 1) >> 32
-            taken.add(j if t in taken else t)
-        return torch.tensor(sorted(taken), dtype=torch.int64, device=device)
-    noise, indices = words.to(torch.uint32), torch.empty(k, dtype=torch.int64)
-    _cpp().subset(noise.data_ptr(), n, k, indices.data_ptr())
-    return indices.to(device) if device is not None else indices
+    like = torch.empty(0, device=device)
+    return find("selection.subset", like, _subset)(like, key, n, k)
+
+
+def _subset(like: Tensor, key: Key, n: int, k: int) -> Tensor:
+    """Step j of Floyd's algorithm draws t <= j, and takes j where t is taken already; all steps at once.
+
+    A draw is taken where an earlier step drew it, or where it is itself the number of an earlier step that took its
+    own: chains of steps, which are followed by doubling.
+    """
+    step = torch.arange(n - k, n, device=like.device)
+    drawn = philox.noise(key, k, like.device) * (step + 1) >> 32
+    ordered, order = drawn.sort(stable=True)
+    own = torch.zeros(k, dtype=torch.bool, device=like.device)
+    own[order[1:]] = ordered[1:] == ordered[:-1]
+    before = torch.where((drawn >= n - k) & (drawn < step), drawn, step) - (n - k)
+    for _ in range(k.bit_length()):
+        own, before = own | own[before], before[before]
+    return torch.where(own, step, drawn).sort().values
 
 
 def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -132,18 +124,15 @@ def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, T
     (tensor([1, 4]), tensor([1.0000, 2.5000]))
     """
     (ai, av), (bi, bv) = a, b
-    if _plain(av):
-        indices, place = torch.cat([ai, bi]).unique(return_inverse=True)
-        total = torch.zeros(indices.numel(), device=av.device)
-        total[place[: ai.numel()]] = av
-        total[place[ai.numel() :]] += bv
-        return indices, total
-    size = ai.numel() + bi.numel()
-    indices, values = torch.empty(size, dtype=torch.int64), torch.empty(size)
-    ai, av, bi, bv = (t.contiguous() for t in (ai, av, bi, bv))
-    left, right = (ai.data_ptr(), av.data_ptr(), ai.numel()), (bi.data_ptr(), bv.data_ptr(), bi.numel())
-    count = _cpp().merge(*left, *right, indices.data_ptr(), values.data_ptr())
-    return indices[:count], values[:count]
+    return find("selection.merge", av, _merge)(ai, av, bi, bv)
+
+
+def _merge(ai: Tensor, av: Tensor, bi: Tensor, bv: Tensor) -> tuple[Tensor, Tensor]:
+    indices, place = torch.cat([ai, bi]).unique(return_inverse=True)
+    total = torch.zeros(indices.numel(), device=av.device)
+    total[place[: ai.numel()]] = av
+    total[place[ai.numel() :]] += bv
+    return indices, total
 
 
 def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float:
@@ -153,7 +142,7 @@ def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float
     """
     n = _length(x)
     stride = max(1, min(round(1 / share), n // max(1, k)))
-    start = int(get("cpu").noise(key, 1)) % stride
+    start = philox.first(key) % stride
     sample = x[start::stride].contiguous()
     rank = max(1, min(sample.numel(), round(k * sample.numel() / n)))
     _, values = top(sample, rank)
@@ -163,15 +152,6 @@ def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float
 def finite(x: Tensor) -> bool:
     """Whether all are finite: then so is the sum, unless it overflows, and only then are the elements looked at."""
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
-
-
-def _plain(x: Tensor) -> bool:
-    return select(x).name == "reference"
-
-
-def _means(x: Tensor) -> tuple[int, int]:
-    """The threads and the instructions that C++ may use."""
-    return torch.get_num_threads(), select(x).vectors
 
 
 def _length(x: Tensor) -> int:

@@ -1,8 +1,8 @@
 """What the checksum of a payload does not find: damaged payloads of several kinds, beside CRC-32C on the same ones.
 
 A row is a kind of damage, a source, a size, and how many of the payloads that did change passed as whole. `low16`
-counts those that changed before or behind the checksum and for which its low 16 bits were right all the same; it shows
-what `missed` is too rare to show, since of a perfect hash it would be one in 65536.
+counts those that changed before or behind the checksum and for which its low 16 bits were right all the same; it
+shows what `missed` is too rare to show, since of a perfect hash it would be one in 65536.
 """
 
 from __future__ import annotations
@@ -170,9 +170,10 @@ def weighted(data: Bytes, ends: Ends | None = None) -> np.ndarray:
     words = np.ascontiguousarray(data).view("<u4").astype(np.uint64)
     words[:, COVERED // 4] = 0
     keys = checksum.keys(0, words.shape[1]).numpy().astype(np.uint64)
-    total = (words * keys).sum(1, dtype=np.uint64)
-    mixed: np.ndarray = (total ^ (total >> np.uint64(32))) * np.uint64(checksum.MIX)
-    return (mixed >> np.uint64(32)).astype(np.uint32)
+    s: np.ndarray = (words * keys).sum(1, dtype=np.uint64)
+    for shift in (32, 29):
+        s = (s ^ (s >> np.uint64(shift))) * np.uint64(checksum.MIX)
+    return (s >> np.uint64(32)).astype(np.uint32)
 
 
 def _table() -> np.ndarray:

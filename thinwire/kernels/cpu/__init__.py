@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.checksum import MASK32, MASK64
+from thinwire.kernels.checksum import MASK64
 from thinwire.kernels.spec import packed_bytes
 
 try:
@@ -55,6 +55,8 @@ def _check(tensor: Tensor, dtype: torch.dtype, numel: int) -> int:
 class CpuKernels(Kernels):
     """The passes for one instruction set."""
 
+    family = "cpu"
+
     def __init__(self, isa: str) -> None:
         self.isa = isa
         self.name = f"cpu-{isa}"
@@ -89,7 +91,7 @@ class CpuKernels(Kernels):
             given,
             _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
             first is not None,
-            (first or 0) & MASK32,
+            first or 0,
             torch.get_num_threads(),
         )
         return None if first is None else total
@@ -157,9 +159,7 @@ class CpuKernels(Kernels):
         _cpu.unfold(_check(symbols, torch.uint8, 0), symbols.numel())
 
     def total(self, data: Tensor, first: int = 0) -> int | Tensor:
-        return _cpu.total(
-            self.isa, _check(data, torch.uint8, 0), data.numel(), first & MASK32, torch.get_num_threads()
-        )
+        return _cpu.total(self.isa, _check(data, torch.uint8, 0), data.numel(), first, torch.get_num_threads())
 
     def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
         address = _check(data, torch.uint8, 0)

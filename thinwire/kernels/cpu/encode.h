@@ -101,7 +101,7 @@ void encode_batches(void* ctx, int64_t b0, int64_t b1) {
         for (int64_t c = b * f.batch; c < (b + 1) * f.batch && c * f.chunk < j.n; ++c) encode_chunk(f, c, buf.p);
         if (j.sum) {
             const int64_t from = code_bytes(j.spec, begin), to = code_bytes(j.spec, end < j.n ? end : j.n);
-            sum += sum_words(j.codes + from, to - from, j.first + (uint32_t)(from / 4));
+            sum += sum_words(j.codes + from, to - from, j.first + from / 4);
         }
     }
     if (j.sum) __atomic_fetch_add(j.sum, sum, __ATOMIC_RELAXED);

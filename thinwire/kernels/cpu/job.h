@@ -52,7 +52,7 @@ struct Job {
     bool given;
     uint8_t* codes;     // packed fields
     uint64_t* sum;      // encode: the checksum's sum of the codes is added here; null when not wanted
-    uint32_t first;     // encode: the index, in the payload, of the codes' first word
+    uint64_t first;     // encode: the index, in the payload, of the codes' first word
     float* out;         // decode: accumulated into
     float weight;
     bool fresh;         // decode: `out` counts as zero and is not read
@@ -68,7 +68,7 @@ struct Passes {
     void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
     void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
     bool (*copy)(const float* x, int64_t n, float* out, int threads);
-    uint64_t (*total)(const uint8_t* data, int64_t n, uint32_t first, int threads);
+    uint64_t (*total)(const uint8_t* data, int64_t n, uint64_t first, int threads);
 };
 
 extern const Passes passes_portable, passes_avx2, passes_avx512;

@@ -56,7 +56,7 @@ Job job_of(const Numbers& s, int64_t n, int64_t block, Address starts, int64_t c
 
 uint64_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
             int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
-            Address scales, bool given, Address codes, bool summed, uint32_t first, int threads) {
+            Address scales, bool given, Address codes, bool summed, uint64_t first, int threads) {
     Job job = job_of(spec, n, block, starts, count, scales, threads);
     job.noise = noise_of(words);
     job.x = reinterpret_cast<const void*>(x);
@@ -123,7 +123,7 @@ bool copy(const std::string& isa, Address x, int64_t n, Address out, int threads
 }
 
 // The checksum's sum of bytes whose first word has the index `first`.
-uint64_t total(const std::string& isa, Address data, int64_t n, uint32_t first, int threads) {
+uint64_t total(const std::string& isa, Address data, int64_t n, uint64_t first, int threads) {
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     return p.total(reinterpret_cast<const uint8_t*>(data), n, first, threads);
@@ -140,7 +140,9 @@ uint32_t checksum(const Passes& p, const uint8_t* data, int64_t n, int64_t tail,
     else
         sum = 0;
     sum += p.total(data, COVERED, 0, 1);
-    return (uint32_t)((sum ^ sum >> 32) * 0x9E3779B97F4A7C15u >> 32);
+    constexpr uint64_t MIX = 0xD6E8FEB86659FD93u;
+    sum = (sum ^ sum >> 32) * MIX;
+    return (uint32_t)((sum ^ sum >> 29) * MIX >> 32);
 }
 
 // Write the header and the checksum of the payload of `n` bytes at `data`.

@@ -14,9 +14,12 @@
 namespace {
 
 enum Message { ONE = 1, RANS = 2, WIDE = 4, ESCAPE = 8 };
-constexpr int CHUNK = 19, LARGEST_CHUNK = 21;
+// log2 of the symbols of a chunk. A GPU gives each chunk 32 threads, so chunks are as small as their sizes and states
+// allow: these cost 100 bytes that carry nothing, 1% of a chunk of ENOUGH bytes.
+constexpr int SMALLEST_CHUNK = 13, LARGEST_CHUNK = 21;
+constexpr uint64_t ENOUGH = 10 << 10;
+constexpr int64_t FEW = 1 << 18;    // more symbols have 32 states however few their bytes: 4 would take too long
 constexpr int64_t PIECE = 1 << 18;  // of a histogram
-constexpr uint64_t ENOUGH = 20 << 10;// bytes of a chunk for which 32 states, 128 bytes, are worth their speed
 
 inline void put32(uint8_t* p, uint32_t v) {
     for (int i = 0; i < 4; ++i) p[i] = (uint8_t)(v >> 8 * i);
@@ -104,9 +107,10 @@ void encode_chunks(void* ctx, int64_t a, int64_t b) {
 // The frequency that v's is likely to be near: that of the same magnitude or, for a negative, of the one before.
 inline int64_t neighbour(const Model& m, int v) { return v < 2 ? 0 : m.freq[v % 2 ? v - 2 : v - 1]; }
 
-// Bytes, or BAD_COUNT when they would be more than `room`. Symbols are less than `limit`.
+// Bytes, or BAD_COUNT when they would be more than `room`. Symbols are less than `limit`. `chunk` is log2 of the symbols
+// of a chunk, with 32 states; or 0 for what suits their bytes.
 int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int limit, int threads, bool vectors,
-                    bool escapes = true) {
+                    int chunk = 0, bool escapes = true) {
     if (room < 2) return BAD_COUNT;
     uint64_t count[256];
     count_symbols(s, n, vectors && limit <= 16, threads, count);
@@ -118,10 +122,10 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
     fit(m, count, n, escapes);
     m.fill(true);
     const uint64_t bytes = estimate(m, count);
-    int log = CHUNK;
-    while (log < LARGEST_CHUNK && (int64_t)(1ll << log) < n && (bytes << log) / n < ENOUGH) ++log;
+    int log = chunk ? chunk : SMALLEST_CHUNK;
+    while (!chunk && log < LARGEST_CHUNK && (1ll << log) < n && (bytes << log) / n < ENOUGH) ++log;
     Chunks j{&m, n, 1ll << log, ((n - 1) >> log) + 1, 4, vectors, s, nullptr, {}, {}};
-    if (bytes / j.count >= ENOUGH) j.lanes = 32;
+    if (chunk || n > FEW || bytes / j.count >= ENOUGH) j.lanes = 32;
     if (j.count == 1) j.size = n;
 
     std::vector<uint8_t> head(2);
@@ -140,7 +144,8 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
         for (int64_t i = 0; i < n; ++i)
             if (m.rare[s[i]]) rare.push_back(s[i]);
         std::vector<uint8_t> coded(2 * rare.size() + 2048);
-        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, false);
+        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, chunk,
+                                         false);
         if (used < 0) return used;
         const size_t at = head.size();
         head.resize(at + 5);
@@ -224,7 +229,7 @@ int64_t rans_decode(const uint8_t* data, int64_t size, uint8_t* s, int64_t n, in
         return OK;
     }
     const int kind = data[0], log = data[1];
-    if ((kind & ~(WIDE | ESCAPE)) != RANS || log < CHUNK || log > LARGEST_CHUNK) return BAD_TABLE;
+    if ((kind & ~(WIDE | ESCAPE)) != RANS || log < SMALLEST_CHUNK || log > LARGEST_CHUNK) return BAD_TABLE;
     Model m;
     const int64_t table = read_table(m, data + 2, size - 2, limit);
     if (table < 0) return table;

@@ -1,0 +1,57 @@
+"""The table of operations by families: complete, importable, and asked by the file that holds the definition."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from thinwire import kernels
+from thinwire.kernels import selection
+from thinwire.kernels.table import TABLE, load
+
+FILES = sorted({operation.split(".")[0] for operation in TABLE})
+
+
+def asked(file: str) -> dict[str, str]:
+    """The operations that a file asks the table for, each with the name of its definition."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(f"thinwire.kernels.{file}")))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "find"]
+    return {ast.literal_eval(call.args[0]): ast.unparse(call.args[2]) for call in calls}
+
+
+def test_every_operation_has_a_definition() -> None:
+    found = {operation: (file, plain) for file in FILES for operation, plain in asked(file).items()}
+    assert found.keys() == TABLE.keys()
+    for operation, (file, plain) in found.items():
+        assert operation.split(".")[0] == file
+        assert callable(getattr(importlib.import_module(f"thinwire.kernels.{file}"), plain))
+
+
+@pytest.mark.parametrize("family", ["cpu", "gpu"])
+def test_every_entry_imports_and_takes_what_the_definition_takes(family: str) -> None:
+    if family == "gpu" and find_spec("triton") is None:
+        pytest.skip("the GPU's kernels need Triton")
+    for file in FILES:
+        module = importlib.import_module(f"thinwire.kernels.{file}")
+        for operation, plain in asked(file).items():
+            function = load(operation, family)
+            if function is not None:
+                assert list(inspect.signature(function).parameters) == list(
+                    inspect.signature(getattr(module, plain)).parameters
+                ), operation
+
+
+def test_families_are_those_of_the_tiers() -> None:
+    assert {family for row in TABLE.values() for family in row} <= {"cpu", "gpu"}
+    for name in kernels.names():
+        assert kernels.get(name).family == name.split("-")[0]
+
+
+def test_cpp_refuses_a_tensor_that_is_elsewhere() -> None:
+    with kernels.force("cpu"), pytest.raises(ValueError, match="run on CPU tensors, and the tensor is on meta"):
+        selection.top(torch.empty(3, device="meta"), 1)

@@ -1,0 +1,142 @@
+"""rANS on the device: the bytes of thinwire/kernels/cpu/rans_message.h, with no wait for the host.
+
+`encode` counts the symbols, fits the model, codes every chunk into a room of its own, sums the sizes and copies the
+chunks side by side; a message longer than plain fields becomes plain fields on the device. How long it is stays in
+device memory until the caller asks. `decode` reads tables and sizes, then every chunk; what is wrong with a message
+stays in device memory, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+
+from thinwire.kernels.gpu import rans_lay, rans_model, rans_pop, rans_push, rans_read
+from thinwire.kernels.gpu.rans_plan import LARGEST_CHUNK, PLAN, RARE, SMALLEST_CHUNK, STATES, TOTAL, VOTES
+from thinwire.kernels.spec import TILE, packed_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ONE_WARP = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
+WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
+COUNTED = 8192  # symbols that a program counts at a time
+COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
+SUMMED = 1024  # chunks that are summed at a time
+SLOTS = 64  # of the decoder's table that a program fills
+COPIED = 2048  # bytes that a program copies at a time
+
+
+def chunks_of(n: int, chunk: int = 0) -> int:
+    """The most chunks that `n` symbols can have."""
+    return ((max(n, 1) - 1) >> (chunk or SMALLEST_CHUNK.value)) + 1
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Scratch of the encoder, for the symbols and, behind them, for the rare ones."""
+
+    zeroed: Tensor  # int64: 256 counts, the plans, 2 x 256 words of 32 bits
+    tables: Tensor  # int64: 2 x 256
+    words: Tensor  # int16: a room for every chunk
+    sizes: Tensor  # int32, of chunks in bytes
+    rare_counts: Tensor  # int32, of chunks
+    starts: Tensor  # int64: the sum of the sizes before each
+    rares: Tensor  # uint8
+
+    @classmethod
+    def of(cls, symbols: Tensor, chunk: int) -> _Room:
+        n, device = symbols.numel(), symbols.device
+        few = n // RARE.value + 1
+        chunks = chunks_of(n, chunk) + chunks_of(few, chunk)
+
+        def empty(size: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(size, dtype=dtype, device=device)
+
+        return cls(
+            torch.zeros(256 + 2 * PLAN.value + rans_model.WORDS.value, dtype=torch.int64, device=device),
+            empty(2 * 256, torch.int64),
+            empty(n + few + 2 * STATES.value * chunks, torch.int16),
+            empty(chunks, torch.int32),
+            empty(chunks, torch.int32),
+            empty(chunks, torch.int64),
+            empty(few, torch.uint8),
+        )
+
+    @property
+    def plans(self) -> Tensor:
+        return self.zeroed[256 : 256 + 2 * PLAN.value]
+
+    @property
+    def bits(self) -> Tensor:
+        return self.zeroed[256 + 2 * PLAN.value :].view(torch.int32)
+
+
+def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0) -> Tensor:
+    """Write a frame for `symbols` (uint8) to `out`, which has room for a byte more than plain fields.
+
+    Returns how many bytes it has, int64 (1,) on the device; negative where a symbol does not fit `width` bits.
+    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of all devices.
+    """
+    n = symbols.numel()
+    assert n and symbols.is_contiguous() and out.is_contiguous()
+    assert not chunk or SMALLEST_CHUNK.value <= chunk <= LARGEST_CHUNK.value
+    most, few = chunks_of(n, chunk), chunks_of(n // RARE.value + 1, chunk)
+    bins = max(32, 1 << width)
+    room = _Room.of(symbols, chunk)
+    plans, bits, words = room.plans, room.bits, room.words.view(torch.uint16)
+    result = torch.empty(1, dtype=torch.int64, device=symbols.device)
+
+    programs = min(triton.cdiv(n, COUNTED), COUNTERS)
+    rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, **WARPS)
+    rans_model.model[(2,)](room.zeroed, n, chunk, plans, room.tables, bits, bins, **ONE_WARP)
+    first = (plans, room.tables, words, room.sizes, room.rare_counts)
+    rans_push.push_chunks[(most,)](symbols, *first, VOTES, **ONE_WARP)
+    behind = words[n + 2 * STATES.value * most :]
+    if width > 1:  # of two symbols, at most one is rare
+        picked = (room.rare_counts, room.starts)
+        rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
+        rans_lay.pick_rares[(most,)](symbols, plans, room.tables, *picked, room.rares, COPIED, **WARPS)
+        second = (plans[PLAN.value :], room.tables[256:], behind, room.sizes[most:], room.rare_counts[most:])
+        rans_push.push_chunks[(few,)](room.rares, *second, VOTES, **ONE_WARP)
+    rans_lay.lay[(1,)](plans, room.sizes, room.starts, most, packed_bytes(n, width), out, result, SUMMED, **WARPS)
+    rans_lay.place[(most,)](words, plans, room.sizes, room.starts, bits, out, COPIED, **WARPS)
+    if width > 1:
+        tail = (plans[PLAN.value :], room.sizes[most:], room.starts[most:], bits[rans_model.WORDS.value :])
+        rans_lay.place[(few,)](behind, *tail, out, COPIED, **WARPS)
+    rans_lay.pack_plain[(triton.cdiv(n, TILE),)](symbols, n, plans, out, width, **ONE_WARP)
+    return result
+
+
+def decode(data: Tensor, width: int, out: Tensor) -> Tensor:
+    """Fill `out` (uint8) with the symbols of the frame `data`.
+
+    Returns a fault of `thinwire.codecs.native.FAULTS` or 0, int32 (1,) on the device; `out` then holds anything.
+    """
+    n, size, device = out.numel(), data.numel(), data.device
+    assert n and size and data.is_contiguous() and out.is_contiguous()
+    few = n // RARE.value + 1
+    most, fewer = chunks_of(n), chunks_of(few)
+    zeroed = torch.zeros(1 + 2 * PLAN.value, dtype=torch.int64, device=device)
+    plans, faults = zeroed[1:], zeroed[:1].view(torch.int32)[:1]
+    freq = torch.empty(2 * 256, dtype=torch.int32, device=device)
+    slots = torch.empty(2 * TOTAL.value, dtype=torch.int32, device=device)
+    starts, places = torch.empty(2, most + fewer, dtype=torch.int64, device=device)
+    sizes, counts = torch.empty(2, most + fewer, dtype=torch.int32, device=device)
+    rares = torch.empty(few, dtype=torch.uint8, device=device)
+
+    plain = packed_bytes(n, width)
+    rans_read.read[(1,)](data, size, plain, n, 1 << width, plans, freq, starts, sizes, faults, SUMMED, **WARPS)
+    bins = max(32, 1 << width)
+    rans_read.fill_slots[(TOTAL.value // SLOTS, 2)](plans, freq, slots, SLOTS, bins, **WARPS)
+    rans_pop.pop_chunks[(most,)](data, plans, starts, sizes, slots, out, counts, faults, VOTES, **ONE_WARP)
+    second = (plans[PLAN.value :], starts[most:], sizes[most:])
+    rans_pop.find_rares[(1,)](data, plans, counts, places, *second[1:], faults, SUMMED, **WARPS)
+    behind = (slots[TOTAL.value :], rares, counts[most:], faults)
+    rans_pop.pop_chunks[(fewer,)](data, *second, *behind, VOTES, **ONE_WARP)
+    rans_pop.put_rares[(most,)](plans, counts, places, rares, out, COPIED, **WARPS)
+    rans_pop.unpack_plain[(triton.cdiv(n, TILE),)](data, n, plans, out, width, **ONE_WARP)
+    return faults

@@ -1,0 +1,176 @@
+"""From coded chunks to a message: where each goes, and the copies. Also the rare symbols, picked out in their order."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from thinwire.kernels.gpu.rans_model import WORDS
+from thinwire.kernels.gpu.rans_plan import (
+    AT,
+    CODED,
+    COUNT,
+    ESCAPE,
+    ESCAPED,
+    FORM,
+    HEAD,
+    KIND,
+    LANES,
+    LOG,
+    ONE,
+    PLAIN,
+    PLAN,
+    RANS,
+    SIZES,
+    STATES,
+    SYMBOL,
+    TAIL,
+    WIDE,
+    N,
+)
+
+BAD_SYMBOL = tl.constexpr(-4)  # see thinwire.codecs.native.FAULTS
+
+
+@triton.jit
+def sum_before(values, count, starts, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Each start is the sum of the values before it; returns the sum of all. One program."""
+    total = tl.zeros([], tl.int64)
+    first = tl.zeros([], tl.int64)
+    while first < count:
+        i = first + tl.arange(0, BLOCK)
+        v = tl.load(values + i, mask=i < count, other=0).to(tl.int64)
+        tl.store(starts + i, total + tl.cumsum(v, 0) - v, mask=i < count)
+        total += tl.sum(v, 0)
+        first += BLOCK
+    return total
+
+
+@triton.jit
+def start_rares(plans, counts, starts, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the rare symbols of each chunk go among all rare ones."""
+    if tl.load(plans + ESCAPED) >= 0:
+        sum_before(counts, tl.load(plans + COUNT), starts, BLOCK)
+
+
+@triton.jit
+def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The rare symbols of chunk `program_id`, in order."""
+    c = tl.program_id(0).to(tl.int64)
+    if (tl.load(plans + ESCAPED) < 0) | (c >= tl.load(plans + COUNT)):
+        return
+    if tl.load(counts + c) == 0:
+        return
+    n, log = tl.load(plans + N), tl.load(plans + LOG)
+    at, stop = tl.load(starts + c), tl.minimum(n, (c + 1) << log)
+    first = c << log
+    while first < stop:
+        i = first + tl.arange(0, BLOCK)
+        s = tl.load(symbols + i, mask=i < stop, other=0)
+        entry = tl.load(table + s.to(tl.int32), mask=i < stop, other=0)
+        rare = ((entry >> 61) & 1).to(tl.int32)
+        found = tl.sum(rare, 0)
+        if found > 0:
+            tl.store(rares + at + tl.cumsum(rare, 0) - rare, s, mask=rare > 0)
+        at += found
+        first += BLOCK
+
+
+@triton.jit
+def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bytes of a level's message, with `ahead` bytes between its table and its sizes."""
+    used = tl.full([], 2, tl.int64)
+    if tl.load(plan + KIND) == RANS:
+        count = tl.load(plan + COUNT)
+        sizes_at = 2 + tl.load(plan + HEAD) + ahead
+        tl.store(plan + SIZES, sizes_at)
+        used = sizes_at + 4 * (count - 1) + sum_before(sizes, count, starts, BLOCK)
+    return used
+
+
+@triton.jit(do_not_specialize=["room", "chunks"])
+def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields."""
+    tail = tl.zeros([], tl.int64)
+    ahead = tl.zeros([], tl.int64)
+    if tl.load(plans + ESCAPED) >= 0:
+        tail = whole(plans + PLAN, sizes + chunks, starts + chunks, ahead, BLOCK)
+        ahead = tail + 5
+    used = whole(plans, sizes, starts, ahead, BLOCK)
+    coded = used <= room
+    tl.store(plans + TAIL, tail)
+    tl.store(plans + AT, tl.full([], 1, tl.int64))
+    tl.store(plans + PLAN + AT, 1 + 2 + tl.load(plans + HEAD) + 5)
+    form = tl.where(coded, CODED, PLAIN)
+    tl.store(plans + FORM, form.to(tl.int64))
+    tl.store(plans + PLAN + FORM, tl.where(tail > 0, form, PLAIN).to(tl.int64))
+    tl.store(out, form.to(tl.uint8))
+    tl.store(result, tl.where(tl.load(plans + KIND) < 0, BAD_SYMBOL, tl.where(coded, 1 + used, 1 + room)))
+
+
+@triton.jit
+def put_head(out, plan, words):  # type: ignore[no-untyped-def]
+    """Everything of a level before the sizes of its chunks."""
+    if tl.load(plan + KIND) == ONE:
+        tl.store(out, tl.full([], ONE, tl.uint8))
+        tl.store(out + 1, tl.load(plan + SYMBOL).to(tl.uint8))
+        return
+    escape, head = tl.load(plan + ESCAPED), tl.load(plan + HEAD)
+    kind = RANS + tl.where(tl.load(plan + LANES) == STATES, WIDE, 0) + tl.where(escape >= 0, ESCAPE, 0)
+    tl.store(out, kind.to(tl.uint8))
+    tl.store(out + 1, tl.load(plan + LOG).to(tl.uint8))
+    j = tl.arange(0, 1024)
+    word = tl.load(words + j // 4, mask=j < head, other=0)
+    tl.store(out + 2 + j, (word >> (24 - 8 * (j % 4))).to(tl.uint8), mask=j < head)
+    if escape >= 0:
+        tl.store(out + 2 + head, escape.to(tl.uint8))
+        put32(out + 3 + head, tl.load(plan + TAIL))
+
+
+@triton.jit
+def put32(out, value):  # type: ignore[no-untyped-def]
+    """Four bytes at any address."""
+    k = tl.arange(0, 4)
+    tl.store(out + k, ((value >> (8 * k)) & 255).to(tl.uint8))
+
+
+@triton.jit
+def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Chunk `program_id` of a level, its size, and with the first chunk the head, to their places in the message."""
+    c = tl.program_id(0).to(tl.int64)
+    if tl.load(plan + FORM) != CODED:
+        return
+    out += tl.load(plan + AT)
+    if c == 0:
+        put_head(out, plan, words)
+    count = tl.load(plan + COUNT)
+    if c >= count:
+        return
+    n, log = tl.load(plan + N), tl.load(plan + LOG)
+    size, sizes_at = tl.load(sizes + c), tl.load(plan + SIZES)
+    if c + 1 < count:
+        put32(out + sizes_at + 4 * c, size)
+    m = tl.minimum(n - (c << log), tl.full([], 1, tl.int64) << log)
+    end = (room + (c << log) + c * (2 * STATES) + m + 2 * STATES).to(tl.pointer_type(tl.uint8))
+    to = out + sizes_at + 4 * (count - 1) + tl.load(starts + c)
+    first = tl.zeros([], tl.int32)
+    while first < size:
+        i = first + tl.arange(0, BLOCK)
+        tl.store(to + i, tl.load(end - size + i, mask=i < size, other=0), mask=i < size)
+        first += BLOCK
+
+
+@triton.jit(do_not_specialize=["n"])
+def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Fields of WIDTH bits after the frame's first byte (see thinwire.kernels.spec), unless the message is coded."""
+    if tl.load(plan + FORM) == CODED:
+        return
+    first = tl.program_id(0).to(tl.int64) * 512
+    lanes = tl.minimum((n - first + 7) // 8, 64)
+    row, lane = tl.arange(0, 8)[:, None], tl.arange(0, 64)[None, :]
+    i = first + row * lanes + lane
+    fields = tl.load(symbols + i, mask=(lane < lanes) & (i < n), other=0).to(tl.int64)
+    number = tl.sum(fields << (WIDTH * row), 0)
+    at = out + 1 + first // 8 * WIDTH + tl.arange(0, 64)
+    for j in tl.static_range(WIDTH):
+        tl.store(at + j * lanes, ((number >> (8 * j)) & 255).to(tl.uint8), mask=tl.arange(0, 64) < lanes)

@@ -1,0 +1,168 @@
+"""The model of a rANS message on the device: counts, frequencies, the encoder's table and the table's bytes.
+
+The whole numbers of `fit`, `estimate` and `rans_encode` in thinwire/kernels/cpu, over a vector of symbols.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from thinwire.kernels.gpu.rans_plan import (
+    BITS,
+    COUNT,
+    ENOUGH,
+    ESCAPED,
+    FEW,
+    HEAD,
+    KIND,
+    LANES,
+    LARGEST_CHUNK,
+    LOG,
+    NARROW,
+    ONE,
+    PLAN,
+    RANS,
+    SMALLEST_CHUNK,
+    STATES,
+    SYMBOL,
+    TOTAL,
+    N,
+)
+
+WORDS = tl.constexpr(256)  # of 32 bits: at most 25 bits for each symbol
+
+
+@triton.jit(do_not_specialize=["n", "limit"])
+def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Add the histogram of the symbols below `limit` to `counts`."""
+    step = tl.num_programs(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros([BINS], tl.int32)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    while start < n:  # the interpreter's `range` takes no tensors with numpy 2.4
+        s = tl.load(symbols + start + at, mask=start + at < n, other=255).to(tl.int32)
+        total += tl.histogram(s, BINS, mask=(start + at < n) & (s < limit))
+        start += step
+    tl.atomic_add(counts + tl.arange(0, BINS), total.to(tl.int64), mask=total > 0)
+
+
+@triton.jit
+def log2_floor(k):  # type: ignore[no-untyped-def]
+    """The floor of log2(k) for 1 <= k < 2^14."""
+    r = tl.zeros_like(k)
+    for j in tl.static_range(1, 14):
+        r += (k >= (1 << j)).to(k.dtype)
+    return r
+
+
+@triton.jit
+def log2_256(f):  # type: ignore[no-untyped-def]
+    """log2(f) in 1/256, rounded down, of 1 <= f < 2^14: by squaring."""
+    k = log2_floor(f)
+    v = f.to(tl.uint64) << (31 - k).to(tl.uint64)
+    r = k.to(tl.int64)
+    for _ in tl.static_range(8):
+        v = (v * v) >> 31
+        carry = v >> 32
+        r = (r << 1) | carry.to(tl.int64)
+        v = v >> carry
+    return r
+
+
+@triton.jit
+def fit(count, n, symbol):  # type: ignore[no-untyped-def]
+    """Frequencies of at least 1 that sum to 2^12."""
+    f = (count * TOTAL + n // 2) // tl.maximum(n, 1)
+    f = tl.where(count > 0, tl.minimum(tl.maximum(f, 1), TOTAL - 1), 0)
+    over = tl.where(n > 0, tl.sum(f, 0) - TOTAL, 0)
+    while over != 0:
+        # Where it costs least: count / (2f +- 1) smallest, or largest. Two such fractions that differ do so by more
+        # than 2^-26, so 26 bits behind the point order them exactly.
+        d = tl.where(over > 0, -1, 1).to(tl.int64)
+        key = (count << 26) // tl.maximum(2 * f + d, 1) * -d
+        able = (f > 0) & ((d > 0) | (f > 1))
+        best = tl.argmin(tl.where(able, key, 1 << 62), 0, tie_break_left=True)
+        f = tl.where(symbol == best, f + d, f)
+        over += d
+    return f
+
+
+@triton.jit
+def write_table(f, last, symbol, words):  # type: ignore[no-untyped-def]
+    """Gamma codes of `last` and of the frequencies into zeroed words, the first bit highest; returns the bytes."""
+    near = tl.gather(f, tl.maximum(tl.where(symbol % 2 == 1, symbol - 2, symbol - 1), 0), 0)
+    change = f - tl.where(symbol < 2, 0, near)
+    k = tl.where(symbol == 0, last + 1, tl.where(change < 0, -2 * change, 2 * change + 1))
+    k = tl.where(symbol <= last, k, 1).to(tl.int64)
+    bits = tl.where(symbol <= last, 2 * log2_floor(k) + 1, 0)
+    at = tl.cumsum(bits, 0) - bits
+    code = k << tl.where(bits > 0, 64 - bits - at % 32, 0)
+    high, low = ((code >> 32) & 0xFFFFFFFF).to(tl.int32), (code & 0xFFFFFFFF).to(tl.int32)
+    tl.atomic_add(words + at // 32, high, mask=symbol <= last)
+    tl.atomic_add(words + at // 32 + 1, low, mask=(symbol <= last) & (low != 0))
+    return (tl.sum(bits, 0) + 7) // 8
+
+
+@triton.jit(do_not_specialize=["n", "chunk"])
+def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Plan, table and head of a level: program 0 for the symbols, 1 for the rare ones.
+
+    An entry of the table is magic | rest << 32 | bias << 44 | shift << 57 | rare << 61, with rest = 2^12 - f, such
+    that x div f = (x * magic >> 32) >> shift and the next state is x + (x div f) rest + bias. For f = 1 the magic
+    number gives x - 1, which the bias makes good.
+    """
+    level = tl.program_id(0)
+    n = n.to(tl.int64)
+    symbol = tl.arange(0, BINS)
+    own = tl.load(counts + symbol)
+    fits = tl.sum(own, 0) == n  # every symbol was below the limit
+    rare = (own > 0) & (own * (2 * TOTAL) < n)
+    escapes = tl.sum(rare.to(tl.int32), 0) > 1
+    rare = rare & escapes
+    escape = tl.min(tl.where(rare, symbol, BINS), 0)
+    rares = tl.sum(tl.where(rare, own, 0), 0)
+    if level == 0:
+        count = tl.where(rare, tl.where(symbol == escape, rares, 0), own)
+    else:
+        n = rares
+        own = tl.where(rare, own, 0)
+        count = own
+        rare = symbol < 0
+        escapes = n < 0
+    f = fit(count, tl.where(fits, n, 0), symbol)
+    last = tl.max(tl.where(f > 0, symbol, 0), 0)
+
+    start = tl.cumsum(f, 0) - f
+    g = tl.maximum(f, 1)
+    k = log2_floor(g)
+    shift = tl.where((g & (g - 1)) == 0, 31 + k, 32 + k)
+    magic = tl.where(g == 1, 0xFFFFFFFF, ((tl.full([BINS], 1, tl.int64) << shift) + g - 1) // g)
+    bias = tl.where(g == 1, start + TOTAL - 1, start)
+    entry = magic | (-g + TOTAL) << 32 | bias << 44 | tl.maximum(shift - 32, 0) << 57
+    of_escape = tl.sum(tl.where(symbol == escape, entry, 0), 0) | (1 << 61)
+    tl.store(tables + level * 256 + symbol, tl.where(rare, of_escape, entry))
+
+    shared = tl.sum(tl.where(symbol == escape, f, 0), 0)
+    paid = tl.maximum(tl.where(rare, shared, f), 1)
+    bytes_ = tl.sum((own * (BITS * 256 - log2_256(paid))) >> 8, 0) // 8
+    log = tl.where(chunk > 0, chunk, SMALLEST_CHUNK).to(tl.int64)
+    if chunk == 0:
+        for _ in tl.static_range(LARGEST_CHUNK - SMALLEST_CHUNK):
+            more = ((tl.full([], 1, tl.int64) << log) < n) & ((bytes_ << log) // tl.maximum(n, 1) < ENOUGH)
+            log += more.to(tl.int64)
+    chunks = ((n - 1) >> log) + 1
+    lanes = tl.where((chunk > 0) | (n > FEW) | (bytes_ // tl.maximum(chunks, 1) >= ENOUGH), STATES, NARROW)
+
+    only = tl.max(own, 0) == n
+    head = write_table(f, last, symbol, words + level * WORDS)
+    kind = tl.where(n == 0, 0, tl.where(only, ONE, RANS))
+    plan = plans + level * PLAN
+    tl.store(plan + N, n)
+    tl.store(plan + KIND, tl.where(fits, kind, -1).to(tl.int64))
+    tl.store(plan + LOG, log)
+    tl.store(plan + LANES, lanes.to(tl.int64))
+    tl.store(plan + COUNT, tl.where((kind == RANS) & fits, chunks, 0))
+    tl.store(plan + HEAD, head.to(tl.int64))
+    tl.store(plan + ESCAPED, tl.where(escapes, escape, -1).to(tl.int64))
+    tl.store(plan + SYMBOL, tl.argmax(own, 0).to(tl.int64))

@@ -1,0 +1,74 @@
+"""What the kernels of rANS share: the numbers of the message format, and where a plan keeps its facts.
+
+A message has two levels: its symbols, and the rare ones among them, which follow an escape in a message of their own
+(thinwire/kernels/cpu/rans_message.h). Each level has a plan of 16 numbers in device memory, since how long it is and
+how it is cut is known there alone; kernels are launched for as many chunks as there could be, and those beyond the
+plan's end at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+import triton
+import triton.language as tl
+
+BITS = tl.constexpr(12)
+TOTAL = tl.constexpr(1 << 12)
+LOW = tl.constexpr(1 << 15)
+STATES = tl.constexpr(32)  # of a wide chunk: one for each thread of a warp
+NARROW = tl.constexpr(4)
+SMALLEST_CHUNK = tl.constexpr(13)
+LARGEST_CHUNK = tl.constexpr(21)
+ENOUGH = tl.constexpr(10 << 10)
+FEW = tl.constexpr(1 << 18)
+ONE, RANS, WIDE, ESCAPE = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4), tl.constexpr(8)
+PLAIN, CODED = tl.constexpr(0), tl.constexpr(1)  # the first byte of a frame
+RARE = tl.constexpr(32)  # at most one symbol in so many is rare: 255 symbols with a share below 2^-13 each
+
+# Places in a plan.
+N = tl.constexpr(0)  # symbols
+KIND = tl.constexpr(1)  # ONE, RANS, or 0: nothing to do
+LOG = tl.constexpr(2)  # log2 of the symbols of a chunk
+LANES = tl.constexpr(3)  # states of a chunk
+COUNT = tl.constexpr(4)  # chunks
+HEAD = tl.constexpr(5)  # encoder: bytes of the table
+ESCAPED = tl.constexpr(6)  # the symbol that stands for the rare ones, or -1
+SYMBOL = tl.constexpr(7)  # of ONE
+AT = tl.constexpr(8)  # where the message starts
+TAIL = tl.constexpr(9)  # encoder: bytes of the rare symbols' message; decoder: where the message ends
+FORM = tl.constexpr(10)  # of the frame
+SIZES = tl.constexpr(11)  # where the sizes of the chunks start
+LAST = tl.constexpr(12)  # decoder: the largest symbol with a frequency
+PLAN = tl.constexpr(16)
+
+VOTES = os.environ.get("TRITON_INTERPRET", "0") != "1"
+"""Whether threads can vote, which the interpreter cannot."""
+
+
+@triton.jit
+def ranks(chosen, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """For each of the 32 threads, how many before it are chosen, and how many are in all."""
+    if VOTES:  # one vote instead of five rounds of shuffles
+        rank, total = tl.inline_asm_elementwise(
+            """{
+                .reg .pred p;
+                .reg .b32 all, before;
+                setp.ne.s32 p, $2, 0;
+                vote.sync.ballot.b32 all, p, 0xffffffff;
+                mov.u32 before, %lanemask_lt;
+                and.b32 before, before, all;
+                popc.b32 $0, before;
+                popc.b32 $1, all;
+            }""",
+            "=r,=r,r",
+            [chosen.to(tl.int32)],
+            dtype=(tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        ones = chosen.to(tl.int32)
+        rank = tl.cumsum(ones, 0) - ones
+        total = tl.sum(ones, 0) + tl.zeros_like(ones)
+    return rank, total

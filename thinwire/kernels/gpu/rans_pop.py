@@ -1,0 +1,168 @@
+"""Chunks of words back to symbols: one warp per chunk, a state in each of its threads.
+
+In a step every thread gives one symbol; those whose states ran low take a word each, in the order of the threads. A
+chunk is whole when its words are used up and every state is where an encoder starts.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from thinwire.kernels.gpu.rans_plan import (
+    BITS,
+    COUNT,
+    ESCAPED,
+    FORM,
+    KIND,
+    LANES,
+    LOG,
+    LOW,
+    NARROW,
+    ONE,
+    PLAIN,
+    PLAN,
+    RARE,
+    STATES,
+    SYMBOL,
+    TOTAL,
+    N,
+    ranks,
+)
+from thinwire.kernels.gpu.rans_lay import sum_before
+from thinwire.kernels.gpu.rans_read import BAD_CODE, BAD_COUNT, LEFT_OVER, TRUNCATED, find_chunks
+
+
+@triton.jit
+def pop(x, at, data, size, slots, mask, VOTES: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One symbol from each state; the words read so far end at byte `at`."""
+    entry = tl.load(slots + (x & (TOTAL - 1)).to(tl.int32)).to(tl.uint32, bitcast=True)
+    y = ((entry >> 8) & 0xFFF) * (x >> BITS) + (entry >> 20)
+    low = y < LOW
+    if MASKED:
+        low = low & mask
+    rank, total = ranks(low, VOTES)
+    word = at + 2 * rank
+    here = low & (word + 1 < size)
+    first = tl.load(data + word, mask=here, other=0).to(tl.uint32)  # at any address, so byte by byte
+    second = tl.load(data + word + 1, mask=here, other=0).to(tl.uint32)
+    y = tl.where(low, y << 16 | second << 8 | first, y)
+    if MASKED:
+        y = tl.where(mask, y, x)
+    return y, at + 2 * total, (entry & 255).to(tl.uint8)
+
+
+@triton.jit
+def pop_all(data, size, slots, out, m, escape, WIDTH: tl.constexpr, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`m` symbols; returns a fault and how many of them are `escape`."""
+    lane = tl.arange(0, STATES)
+    mask = lane < WIDTH
+    x = tl.zeros([STATES], tl.uint32)
+    for k in tl.static_range(4):
+        x |= tl.load(data + 4 * lane + k, mask=mask & (4 * lane + k < size), other=0).to(tl.uint32) << (8 * k)
+    begun = (x >= LOW) & (x < (LOW << 16))
+    at = tl.full([STATES], 4 * WIDTH, tl.int32)
+    escapes = tl.zeros([STATES], tl.int32)
+    MASKED: tl.constexpr = WIDTH < STATES
+    done = tl.zeros([], tl.int32)
+    while done + 4 * WIDTH <= m:
+        for _ in tl.static_range(4):
+            x, at, s = pop(x, at, data, size, slots, mask, VOTES, MASKED)
+            tl.store(out + done + lane, s, mask=mask)
+            escapes += (s.to(tl.int32) == escape).to(tl.int32)
+            done += WIDTH
+    while done < m:
+        some = mask & (done + lane < m)
+        x, at, s = pop(x, at, data, size, slots, some, VOTES, True)
+        tl.store(out + done + lane, s, mask=some)
+        escapes += (some & (s.to(tl.int32) == escape)).to(tl.int32)
+        done += WIDTH
+    read = tl.max(at, 0)
+    wrong = tl.sum((mask & ((x != LOW) | (begun == 0))).to(tl.int32), 0) > 0
+    fault = tl.where(read > size, TRUNCATED, tl.where(wrong, BAD_CODE, tl.where(read < size, LEFT_OVER, 0)))
+    return fault, tl.sum(tl.where(mask, escapes, 0), 0)
+
+
+@triton.jit
+def pop_chunks(data, plan, starts, sizes, slots, out, counts, faults, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Chunk `program_id` of a level; its escapes are counted."""
+    c = tl.program_id(0).to(tl.int64)
+    if c >= tl.load(plan + COUNT):
+        return
+    n, log, lanes = tl.load(plan + N), tl.load(plan + LOG), tl.load(plan + LANES)
+    first = c << log
+    m = tl.minimum(n - first, tl.full([], 1, tl.int64) << log).to(tl.int32)
+    out += first
+    if tl.load(plan + KIND) == ONE:
+        symbol = tl.load(plan + SYMBOL).to(tl.uint8)
+        done = tl.zeros([], tl.int32)
+        while done < m:
+            i = done + tl.arange(0, 256)
+            tl.store(out + i, tl.zeros([256], tl.uint8) + symbol, mask=i < m)
+            done += 256
+        return
+    data += tl.load(starts + c)
+    size, escape = tl.load(sizes + c), tl.load(plan + ESCAPED).to(tl.int32)
+    if lanes == STATES:
+        fault, escapes = pop_all(data, size, slots, out, m, escape, STATES, VOTES)
+    else:
+        fault, escapes = pop_all(data, size, slots, out, m, escape, NARROW, VOTES)
+    tl.store(counts + c, escapes)
+    if fault != 0:
+        tl.atomic_min(faults, fault)
+
+
+@triton.jit
+def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many symbols are rare, where those of each chunk go, and the chunks of their own message. One program."""
+    count = tl.load(plans + COUNT)
+    if (tl.load(plans + ESCAPED) < 0) | (count == 0):
+        tl.store(plans + PLAN + COUNT, tl.zeros([], tl.int64))
+        return
+    rares = sum_before(counts, count, places, BLOCK)
+    if (rares == 0) | (rares > tl.load(plans + N) // RARE + 1):
+        tl.store(plans + PLAN + COUNT, tl.zeros([], tl.int64))
+        tl.atomic_min(faults, BAD_COUNT)
+        return
+    fault = find_chunks(data, plans + PLAN, rares, starts, sizes, BLOCK)
+    tl.atomic_min(faults, fault.to(tl.int32))
+
+
+@triton.jit
+def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The rare symbols of chunk `program_id` in place of its escapes."""
+    c = tl.program_id(0).to(tl.int64)
+    if (tl.load(plans + PLAN + COUNT) == 0) | (c >= tl.load(plans + COUNT)):
+        return
+    if tl.load(counts + c) == 0:
+        return
+    log, escape = tl.load(plans + LOG), tl.load(plans + ESCAPED)
+    at, stop = tl.load(places + c), tl.minimum(tl.load(plans + N), (c + 1) << log)
+    first = c << log
+    while first < stop:
+        i = first + tl.arange(0, BLOCK)
+        s = tl.load(out + i, mask=i < stop, other=0).to(tl.int32)
+        rare = ((s == escape) & (i < stop)).to(tl.int32)
+        found = tl.sum(rare, 0)
+        if found > 0:
+            from_ = rares + at + tl.cumsum(rare, 0) - rare
+            tl.store(out + i, tl.load(from_, mask=rare > 0, other=0), mask=rare > 0)
+        at += found
+        first += BLOCK
+
+
+@triton.jit(do_not_specialize=["n"])
+def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Fields of WIDTH bits after the frame's first byte, where the frame says that they are plain."""
+    if tl.load(plan + FORM) != PLAIN:
+        return
+    first = tl.program_id(0).to(tl.int64) * 512
+    lanes = tl.minimum((n - first + 7) // 8, 64)
+    row, lane = tl.arange(0, 8)[:, None], tl.arange(0, 64)
+    number = tl.zeros([64], tl.int64)
+    for j in tl.static_range(WIDTH):
+        at = data + 1 + first // 8 * WIDTH + j * lanes + lane
+        number |= tl.load(at, mask=lane < lanes, other=0).to(tl.int64) << (8 * j)
+    fields = (number[None, :] >> (WIDTH * row)) & ((1 << WIDTH) - 1)
+    i = first + row * lanes + lane[None, :]
+    tl.store(out + i, fields.to(tl.uint8), mask=(lane[None, :] < lanes) & (i < n))
