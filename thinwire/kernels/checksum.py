@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from thinwire.kernels.spec import COVERED, HEADER
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -81,3 +83,20 @@ def finish(total: int) -> int:
     s = (s ^ (s >> 32)) * MIX & MASK64
     s = (s ^ (s >> 29)) * MIX & MASK64
     return s >> 32
+
+
+def finished(total: Tensor) -> Tensor:
+    """`finish` where the sum is: of a (1,) int64 tensor, in which products wrap modulo 2^64.
+
+    >>> hex(finished(torch.tensor([1])))
+    '0xc58ae07d'
+    """
+    s = total
+    for shift in (32, 29):
+        s = (s ^ ((s >> shift) & (MASK64 >> shift))) * signed(MIX)
+    return (s >> 32) & MASK32
+
+
+def stored(data: Tensor) -> Tensor:
+    """The checksum that a payload says it has, as a (1,) int64 tensor."""
+    return data[COVERED:HEADER].clone().view(torch.int32).to(torch.int64) & MASK32
