@@ -26,7 +26,9 @@ WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 COUNTED = 8192  # symbols that a program counts at a time
 COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
 SUMMED = 1024  # chunks that are summed at a time
-SLOTS = 64  # of the decoder's table that a program fills
+SLOTS = (
+    64 if VOTES else TOTAL.value
+)  # of the decoder's table that a program fills; the interpreter likes few programs
 COPIED = 2048  # bytes that a program copies at a time
 
 

@@ -55,21 +55,21 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr): 
     MASKED: tl.constexpr = WIDTH < STATES
     mask = lane < WIDTH
     here = symbols + (fours - 1) * 4 * WIDTH + lane
-    some = mask & (fours > 0)
+    some = lane < tl.minimum(fours, 1) * WIDTH
     s0 = tl.load(here, mask=some, other=0).to(tl.int32)
     s1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
     s2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
     s3 = tl.load(here + 3 * WIDTH, mask=some, other=0).to(tl.int32)
     e0, e1, e2, e3 = tl.load(table + s0), tl.load(table + s1), tl.load(table + s2), tl.load(table + s3)
     here -= 4 * WIDTH
-    some = mask & (fours > 1)
+    some = lane < tl.minimum(fours - 1, 1) * WIDTH
     s0 = tl.load(here, mask=some, other=0).to(tl.int32)
     s1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
     s2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
     s3 = tl.load(here + 3 * WIDTH, mask=some, other=0).to(tl.int32)
     while fours > 0:
         here -= 4 * WIDTH
-        some = mask & (fours > 2)
+        some = lane < tl.minimum(fours - 2, 1) * WIDTH
         t0 = tl.load(here, mask=some, other=0).to(tl.int32)  # two rounds ahead
         t1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
         t2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
