@@ -27,7 +27,7 @@ def draws(c: Compressor, x: Tensor, count: int) -> Tensor:
     """(count, d) independent decodings of `x`."""
     layout = Layout.flat(x.numel())
     keys = (Key(seed=11, step=i) for i in range(count))
-    return torch.stack([c.decode(c.encode(x, layout, key, crc=False), layout, key=key) for key in keys])
+    return torch.stack([c.decode(c.encode(x, layout, key, checksum=False), layout, key=key) for key in keys])
 
 
 def spiked(d: int, levels: int) -> Tensor:

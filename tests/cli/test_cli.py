@@ -71,7 +71,13 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
     arguments = ["bench", "kernels", "--size", "5000", "--repeats", "2", "--threads", "1", "--backend", backend]
     assert main([*arguments, "--method", "qsgd:bits=4", "--method", "natural", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["kernel"] for row in rows} == {"encode", "encode+crc", "decode_add", "decode_add+crc", "encode_ef"}
+    assert {row["kernel"] for row in rows} == {
+        "encode",
+        "encode+checksum",
+        "decode_add",
+        "decode_add+checksum",
+        "encode_ef",
+    }
     for row in rows:
         assert {"kernel", "method", "backend", "threads", "gbps", "copy_gbps", "ratio"} <= set(row)
         assert row["ms_p50"] > 0

@@ -65,7 +65,7 @@ def test_damage_is_refused_or_finite(rate: float) -> None:
         payload = Payload.new(wrong.numel())
         payload.body.copy_(wrong)
         try:
-            out = c.decode(payload.seal(scheme(c, LAYOUT), Key(), crc=False), LAYOUT)
+            out = c.decode(payload.seal(scheme(c, LAYOUT), Key(), checksum=False), LAYOUT)
         except PayloadError:
             continue
         assert out.shape == (LAYOUT.numel,)

@@ -129,6 +129,13 @@ def test_equal_configs_look_equal() -> None:
     assert Channel(Qsgd(bits=4)).id == "channel:compressor=(qsgd:bits=4)"  # default parts are left out
 
 
+def test_a_field_is_read_by_its_earlier_name() -> None:
+    channel = Channel(Qsgd(bits=4), checksum=False)
+    text = channel.to_json()
+    assert '"checksum": false' in text
+    assert Channel.from_json(text.replace('"checksum"', '"crc"')) == channel
+
+
 def test_all_reduce_refuses_what_is_not_linear() -> None:
     with pytest.raises(ValueError, match=r"qsgd:bits=4 is not linear; write AllGather\(Channel\(compressor=Qsgd"):
         AllReduce(Channel(Qsgd(bits=4)))

@@ -23,8 +23,8 @@ X = vector(1000)
 LAYOUT_1000 = Layout.flat(1000)
 
 
-def sealed(crc: bool = True) -> Payload:
-    return C.encode(X, key=Key(step=7, bucket=3), crc=crc)
+def sealed(checksum: bool = True) -> Payload:
+    return C.encode(X, key=Key(step=7, bucket=3), checksum=checksum)
 
 
 def with_bytes(payload: Payload, start: int, data: bytes) -> Payload:
@@ -40,7 +40,8 @@ def with_bytes(payload: Payload, start: int, data: bytes) -> Payload:
         (lambda p: Payload(p.data[:10]), "at least 32 bytes; got 10"),
         (lambda p: Payload(p.data[:0]), "got 0"),
         (lambda p: with_bytes(p, 0, b"PK\x03\x04"), "not a thinwire payload"),
-        (lambda p: with_bytes(p, 4, b"\x09"), "payload of format 9; this thinwire reads format 1"),
+        (lambda p: with_bytes(p, 4, b"\x01"), "payload of format 1; this thinwire reads format 2"),
+        (lambda p: with_bytes(p, 4, b"\x09"), "payload of format 9; this thinwire reads format 2"),
         (lambda p: with_bytes(p, 100, b"\xff\xfe"), "checksum does not match"),
         (lambda p: with_bytes(p, 5, b"\x00"), "checksum does not match"),
         (lambda p: Payload(p.data.float()), "contiguous 1-D uint8"),
@@ -82,9 +83,9 @@ def test_a_refused_payload_changes_nothing() -> None:
 
 
 def test_without_the_body_in_the_checksum_the_header_is_still_covered() -> None:
-    open_body = sealed(crc=False)
+    open_body = sealed(checksum=False)
     assert torch.equal(open_body.body, sealed().body)
-    C.decode(with_bytes(open_body, 200, b"\x01"), LAYOUT_1000)  # accepted: that is what crc=False means
+    C.decode(with_bytes(open_body, 200, b"\x01"), LAYOUT_1000)  # accepted: that is what checksum=False means
     with pytest.raises(PayloadError, match="checksum"):
         C.decode(with_bytes(open_body, 12, b"\x63"), LAYOUT_1000)
 
@@ -144,7 +145,7 @@ def test_random_bodies_without_a_checksum_never_crash(c: Compressor) -> None:
         for _ in range(50):
             payload = Payload.new(c.nbytes(LAYOUT))
             payload.body.copy_(torch.randint(0, 256, (payload.body.numel(),), generator=generator))
-            payload.seal(scheme(c, LAYOUT), Key(), crc=False)
+            payload.seal(scheme(c, LAYOUT), Key(), checksum=False)
             with contextlib.suppress(PayloadError):
                 assert c.decode(payload, LAYOUT).shape == (LAYOUT.numel,)
 
@@ -152,7 +153,7 @@ def test_random_bodies_without_a_checksum_never_crash(c: Compressor) -> None:
 def test_header_layout_is_fixed() -> None:
     raw = C.encode(X, key=Key(step=7, bucket=3, rank=70_000, hop=9)).data[:32].numpy().tobytes()
     magic, version, flags, rank, made_by, step, bucket, nbytes, hop, zero, _ = struct.unpack("<4sBBHIIIIHHI", raw)
-    assert (magic, version, flags, rank) == (b"thin", 1, 1, 70_000 - 65_536)
+    assert (magic, version, flags, rank) == (b"thin", 2, 1, 70_000 - 65_536)
     assert (step, bucket, nbytes, hop, zero) == (7, 3, 508, 9, 0)
     assert made_by == scheme(C, LAYOUT_1000)
 

@@ -29,7 +29,7 @@ def test_each_slot_works_in_launch_order_whatever_takes_longest() -> None:
 
     three = lane(3)
     futures = [three.launch(work(number)) for number in range(12)]
-    assert [future.result(timeout=5) for future in futures] == list(range(12))
+    assert [future.result() for future in futures] == list(range(12))
     assert done == {0: [0, 3, 6, 9], 1: [1, 4, 7, 10], 2: [2, 5, 8, 11]}
     three.close()
 
@@ -48,7 +48,7 @@ def test_no_more_is_open_than_there_are_slots() -> None:
 
     two = lane(2)
     for future in [two.launch(run) for _ in range(10)]:
-        future.result(timeout=5)
+        future.result()
     assert most == 2
     two.close()
 
@@ -61,6 +61,6 @@ def test_an_error_is_explained_and_the_slot_goes_on() -> None:
 
     failed, fine = explained.launch(broken), explained.launch(lambda driver: 7)
     with pytest.raises(RuntimeError, match="because of this"):
-        failed.result(timeout=5)
-    assert fine.result(timeout=5) == 7
+        failed.result()
+    assert fine.result() == 7
     explained.close()

@@ -24,7 +24,7 @@ from thinwire.topology import Exponential, Ring, Topology
 ROUNDINGS = ["nearest", "shared"]
 BOUNDS = {1: 1.0, 2: 1 / 3, 4: 1 / 15, 8: 1 / 255}  # delta B of 2, 4, 16 and 256 levels, theta = 1
 GOLDEN = (
-    "7468696e0101030068077a9f02000000040000002c000000000000003fbff449"  # the header
+    "7468696e020103002385759002000000040000002c00000000000000138461e2"  # the header
     "e11c893e6fa6726b"  # the checksum
     "6456483b2d1f1204f6e8dacdbfb1a496887a6c5f00000000"  # low bytes: -100 / step = -409500 = 100 mod 4096, 0x64
     "400cc8b8743f3ffbb7070300"  # high halves of bytes

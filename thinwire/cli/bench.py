@@ -18,6 +18,7 @@ from thinwire.cli.output import collect, errors, keep, reserve, show
 from thinwire.cli.progress import train_local
 from thinwire.lab import (
     accuracy,
+    bench_checksum,
     bench_eta,
     bench_hosts,
     bench_kernels,
@@ -95,6 +96,14 @@ ETA = {
     "best_error": ".4f",
     "times": ".2f",
 }
+CHECKSUM = {
+    "kind": "",
+    "changed": ",",
+    "sum_missed": "d",
+    "crc32c_missed": "d",
+    "sum_low16": "d",
+    "crc32c_low16": "d",
+}
 ACCURACY = {"method": "", "seeds": "d", "accuracy": ".2%", "lowest": ".2%", "highest": ".2%", "points": "+.2f"}
 
 
@@ -167,6 +176,22 @@ def bench_rate(
         errors.print(f"plot written to {plot}", soft_wrap=True)
     title = "nmse: |C(x) - x|^2 / |x|^2; shannon_nmse: 2^(-2 bits), a Gaussian's bound; gap_bits: bits above it."
     show(rows, as_json=as_json, title=title, columns=RATE, save=save)
+
+
+@app.command("checksum")
+def checksum(
+    mutations: Annotated[int, typer.Option(help="Damaged payloads, of all kinds together.")] = 1_000_000,
+    as_json: Json = False,
+    save: Save = None,
+) -> None:
+    """Damage payloads and count what the checksum does not find, and what CRC-32C would not."""
+    if mutations < 1:
+        raise ValueError(f"mutations={mutations} is not a number of payloads; write --mutations 1000000")
+    reserve(save)
+    rows = collect(bench_checksum.rows(mutations), "damaging")
+    keep(save, rows)
+    title = "missed: damaged payloads taken for whole; low16: with a checksum that is right in its low 16 bits."
+    show(bench_checksum.summary(rows), as_json=as_json, title=title, columns=CHECKSUM)
 
 
 @app.command("eta")

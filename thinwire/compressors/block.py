@@ -16,7 +16,7 @@ import torch
 from thinwire import kernels
 from thinwire.core.coded import FeedbackSymbols
 from thinwire.core.compressor import FusedCompressor, scheme
-from thinwire.core.payload import Payload, Tail
+from thinwire.core.payload import HEADER, Payload, Tail
 from thinwire.kernels.spec import Blocks, Quant
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class KernelCompressor(FusedCompressor):
         beta: float = 1.0,
         checksum: bool = False,
     ) -> Tail | None:
-        """One pass: compensate, scale, round, pack, keep the error, checksum the fields."""
+        """One pass: compensate, scale, round, pack, keep the error, sum the fields for the checksum."""
         plan = _plan(self, layout)
         side, codes = plan.cut(body)
-        remainder = kernels.select(x).encode(
+        partial = kernels.select(x).encode(
             x,
             plan.quant,
             plan.blocks,
@@ -79,9 +79,9 @@ class KernelCompressor(FusedCompressor):
             residual=residual,
             alpha=alpha,
             beta=beta,
-            checksum=checksum,
+            first=plan.first if checksum else None,
         )
-        return None if remainder is None else Tail(codes.numel(), remainder)
+        return None if partial is None else Tail(codes.numel(), partial)
 
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
@@ -107,6 +107,11 @@ class _Plan:
     blocks: Blocks
     side: int  # bytes
     nbytes: int
+
+    @property
+    def first(self) -> int:
+        """The index, in a payload, of the word where the fields begin."""
+        return (HEADER.size + self.side) // 4
 
     def cut(self, body: Tensor) -> tuple[Tensor, Tensor]:
         """Scales and fields."""
@@ -138,14 +143,14 @@ class BlockQuantiser(KernelCompressor, FeedbackSymbols):
         return kernels.select(x).scales(x.detach().view(-1), self.quant, self.blocks(layout))
 
     @final
-    def encode_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
+    def encode_scaled(self, x: Tensor, scales: Tensor, layout: Layout, key: Key, *, checksum: bool = True) -> Payload:
         """`encode` with scales that came from elsewhere; ranks that share them may add their symbols."""
         plan = _plan(self, layout)
         payload = Payload.new(plan.nbytes, x.device)
         side, codes = plan.cut(payload.body)
         side.copy_(scales)
         kernels.select(x).encode(x.detach().view(-1), plan.quant, plan.blocks, key, side, codes, given=True)
-        return payload.seal(scheme(self, layout), key, crc=crc)
+        return payload.seal(scheme(self, layout), key, checksum=checksum)
 
     @final
     def write_symbols(self, x: Tensor, layout: Layout, key: Key, side: Tensor) -> Tensor:

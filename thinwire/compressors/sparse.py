@@ -127,11 +127,11 @@ class SparseCompressor(Compressor):
         add_sparse(out, *self._read(body, layout.numel), weight)
 
     @final
-    def seal(self, indices: Tensor, values: Tensor, layout: Layout, key: Key, *, crc: bool = True) -> Payload:
+    def seal(self, indices: Tensor, values: Tensor, layout: Layout, key: Key, *, checksum: bool = True) -> Payload:
         """A payload of elements that the caller has chosen."""
         payload = Payload.new(self._bytes(indices.numel(), layout.numel), values.device)
         used = self._fill(indices, values, layout.numel, payload.body)
-        return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
+        return payload.trim(used).seal(scheme(self, layout), key, checksum=checksum)
 
     @final
     def open(self, data: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from thinwire.core.memory import Feedback, Memory, NoMemory
 from thinwire.core.payload import HEADER, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -33,14 +33,15 @@ BUCKET = 1 << 20  # elements for which facts that depend on d are judged
 class Channel(Config):
     """`compressor` says what is lost, `memory` what is kept of it, `codec` how the symbols become bytes.
 
-    `crc=False` leaves the body out of the checksum, which then covers the header only.
+    `checksum=False` leaves the body out of the checksum, which then covers the header only.
     """
 
     name: ClassVar[str] = "channel"
+    renamed: ClassVar[Mapping[str, str]] = {"crc": "checksum"}
     compressor: Compressor
     memory: Memory = field(default_factory=NoMemory)
     codec: Codec = field(default_factory=BitPack)
-    crc: bool = True
+    checksum: bool = True
 
     def __post_init__(self) -> None:
         for part, kind in (("compressor", Compressor), ("memory", Memory), ("codec", Codec)):
@@ -83,7 +84,9 @@ class Channel(Config):
         with ctx.clock.span("encode"):
             if self.memory.feedback is not None:
                 (a, b), e = self.memory.feedback, state["residual"]
-                return encode_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, crc=self.crc)
+                return encode_with_feedback(
+                    self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, checksum=self.checksum
+                )
             payload = self._send(x, state, ctx)
         if self.memory.skips:
             ctx.clock.mark("skip" if payload is None else "upload")
@@ -93,7 +96,7 @@ class Channel(Config):
         p = self.memory.before(x, state, ctx)
         if p is None:
             return None
-        payload = self.encoder.encode(p, ctx.layout, ctx.key, crc=self.crc)
+        payload = self.encoder.encode(p, ctx.layout, ctx.key, checksum=self.checksum)
         if self.memory.remembers or self.memory.skips:
             sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
             if self.memory.skips and not self.memory.worth(x, sent, state, ctx):

@@ -14,6 +14,7 @@ from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload, Tail
 from thinwire.core.types import Key, Layout
+from thinwire.kernels.checksum import finish
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -80,19 +81,21 @@ class Compressor(Config, ABC):
     def digest(self) -> int:
         """32 bits that differ between compressors and settings."""
         text = torch.frombuffer(bytearray(self.to_json().encode()), dtype=torch.uint8)
-        return kernels.get("cpu").crc32c(text)
+        return finish(int(kernels.get("cpu").total(text)))
 
     @final
-    def encode(self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, crc: bool = True) -> Payload:
+    def encode(
+        self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, checksum: bool = True
+    ) -> Payload:
         """`x` as a sealed payload. Without a layout `x` is one tensor of its own shape."""
         flat, layout = _vector(x, layout)
         key = key or Key()
         payload = Payload.new(self.nbytes(layout), flat.device)
         if isinstance(self, FusedCompressor):
-            tail = self.write_fused(flat, layout, key, payload.body, checksum=crc)
-            return payload.seal(scheme(self, layout), key, crc=crc, tail=tail)
+            tail = self.write_fused(flat, layout, key, payload.body, checksum=checksum)
+            return payload.seal(scheme(self, layout), key, checksum=checksum, tail=tail)
         used = self.write(flat, layout, key, payload.body)
-        return payload.trim(used).seal(scheme(self, layout), key, crc=crc)
+        return payload.trim(used).seal(scheme(self, layout), key, checksum=checksum)
 
     @final
     def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
@@ -167,7 +170,7 @@ class FusedCompressor(Compressor):
     ) -> Tail | None:
         """Encode p = x + alpha e into all of `body`; with a residual set e = beta e + (x - decoded p), in place.
 
-        With `checksum`, returns the remainder of the end of the body, if the pass computed it.
+        With `checksum`, returns the sum of the end of the body, if the pass made it.
         """
 
     @final
@@ -186,7 +189,7 @@ def encode_with_feedback(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    crc: bool = True,
+    checksum: bool = True,
 ) -> Payload:
     """Encode p = x + alpha e and set e = beta e + (x - decoded p), in place; fused where the compressor can.
 
@@ -198,11 +201,11 @@ def encode_with_feedback(
     payload = Payload.new(compressor.nbytes(layout), flat.device)
     if isinstance(compressor, FusedCompressor):
         tail = compressor.write_fused(
-            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=crc
+            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
         )
-        return payload.seal(scheme(compressor, layout), key, crc=crc, tail=tail)
+        return payload.seal(scheme(compressor, layout), key, checksum=checksum, tail=tail)
     used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
-    return payload.trim(used).seal(scheme(compressor, layout), key, crc=crc)
+    return payload.trim(used).seal(scheme(compressor, layout), key, checksum=checksum)
 
 
 def scheme(compressor: Compressor, layout: Layout) -> int:

@@ -18,6 +18,8 @@ class Config:
 
     name: ClassVar[str] = ""
     """The word before the colon in ids, such as 'qsgd'."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Fields by the names that they had in JSON written by earlier versions."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -60,6 +62,8 @@ def from_config(config: dict[str, Any]) -> Any:
     if "type" not in fields:
         raise ValueError(f"a config names its class under 'type'; got {sorted(fields)}")
     cls = TYPES[fields.pop("type")]
+    renamed = cls.renamed  # type: ignore[attr-defined]
+    fields = {renamed.get(key, key): value for key, value in fields.items()}
     known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in fields:
         if key not in known:

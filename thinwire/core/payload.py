@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key
 
 MAGIC = b"thin"
-VERSION = 1
-HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero crc
+VERSION = 2
+HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero checksum
 BODY_BYTES = 7  # the index of this field in the header
 
 
@@ -34,10 +34,10 @@ class Header(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last `nbytes` of a body, already checksummed by the pass that wrote them."""
+    """The last `nbytes` of a body, with their part of the checksum's sum, made by the pass that wrote them."""
 
     nbytes: int
-    remainder: int
+    partial: int | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +76,15 @@ class Payload:
         """The payload with `used` body bytes; None keeps all."""
         return self if used is None else Payload(self.data[: HEADER.size + used])
 
-    def seal(self, scheme: int, key: Key, *, crc: bool = True, tail: Tail | None = None) -> Payload:
+    def seal(self, scheme: int, key: Key, *, checksum: bool = True, tail: Tail | None = None) -> Payload:
         """Write the header and the checksum, in place; a `tail` is not read again."""
-        flags = CHECKED if crc else 0
+        flags = CHECKED if checksum else 0
         size = self.data.numel() - HEADER.size
         header = HEADER.pack(
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
-        covered = self._covered(crc=crc)
-        kernels.get("cpu").seal(covered, header, *(tail if crc and tail else ()))
+        covered = self._covered(checksum=checksum)
+        kernels.get("cpu").seal(covered, header, *(tail if checksum and tail else ()))
         if not self.data.is_cpu:
             self.data[: HEADER.size].copy_(covered[: HEADER.size])
         return self
@@ -106,7 +106,7 @@ class Payload:
             raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
         if body_bytes != data.numel() - HEADER.size:
             raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
-        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(self._covered(crc=bool(flags & CHECKED))):
+        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(self._covered(checksum=bool(flags & CHECKED))):
             raise PayloadError("the checksum does not match: the payload was damaged on the way")
         if made_by != scheme:
             raise PayloadError(
@@ -119,9 +119,9 @@ class Payload:
             )
         return Header(rank, step, bucket, hop)
 
-    def _covered(self, *, crc: bool) -> Tensor:
+    def _covered(self, *, checksum: bool) -> Tensor:
         """What the checksum covers, in host memory; no more than that is copied from a GPU."""
-        return (self.data if crc else self.data[: HEADER.size]).cpu()
+        return (self.data if checksum else self.data[: HEADER.size]).cpu()
 
 
 def _get(data: Tensor, n: int) -> bytes:

@@ -30,7 +30,7 @@ class Chunk:
     layout: Layout
     state: State
     lr: float | None = None  # that of the last exchange; what the memory holds is rescaled when it changes
-    last: Awaitable[None] | None = None  # the exchange that was launched last: the next one waits for it
+    last: Awaitable[object] | None = None  # the exchange that was launched last: the next one waits for it
 
 
 @final

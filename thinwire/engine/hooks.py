@@ -56,10 +56,13 @@ class HookDriver(Driver):
             hook.remove()
         self._hooks = []
 
-    @torch.no_grad()
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Let the schedule act, and wait here for what it waits for."""
-        self._blocking(coroutine)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._blocking(coroutine)
+        else:  # as in most backward passes, where this runs once per parameter
+            self._blocking(coroutine)
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         closure = next(iter([*args[1:], *kwargs.values()]), None) is not None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, cast, final
 
 from thinwire.comm.processes import Processes
 from thinwire.core.comm import Wait
@@ -23,22 +22,54 @@ Explain = Callable[[Exception], Exception]
 
 
 @final
-class Piece(Future[T], Wait):
-    """One piece of work; `number` counts them in the order of launch. It can be awaited under a thinwire driver."""
+class Piece(Wait, Generic[T]):
+    """One piece of work; `number` counts them in the order of launch. It can be awaited under a thinwire driver.
+
+    A future with one lock and no callbacks: several are made per bucket, and a `concurrent.futures.Future` takes
+    longer to make than the rest of a launch.
+    """
+
+    __slots__ = ("_error", "_gate", "_over", "_value", "number", "work")
 
     def __init__(self, number: int, work: Work[T]) -> None:
-        super().__init__()
         self.number = number
         self.work: Work[T] | None = work
+        self._gate = threading.Lock()
+        self._gate.acquire()  # whoever waits gets it once the work is done, and passes it on
+        self._over = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if not self.done():
+        if not self._over:
             yield self
         return self.result()
 
     def answer(self) -> None:
         """Wait until it is done: what a driver does with a piece that a coroutine awaits."""
-        self.exception()
+        self.ended()
+
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+        return self._over
+
+    def ended(self, timeout: float = -1) -> bool:
+        """Wait until it is done, at most `timeout` seconds; returns whether it is."""
+        if not self._over and self._gate.acquire(timeout=timeout):
+            self._gate.release()
+        return self._over
+
+    def result(self) -> T:
+        """Wait for the result, or for the error, which is raised."""
+        self.ended()
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    def settle(self, value: T | None, error: BaseException | None = None) -> None:
+        """Let everybody go on who waits for it."""
+        self._value, self._error, self._over = value, error, True
+        self._gate.release()
 
 
 @final
@@ -85,7 +116,7 @@ def _serve(driver: Processes, queue: SimpleQueue[Piece[Any] | None], explain: Ex
         work, piece.work = piece.work, None
         assert work is not None
         try:
-            piece.set_result(work(driver))
+            piece.settle(work(driver))
         except Exception as error:  # whatever it was, the main thread raises it
-            piece.set_exception(explain(error))
+            piece.settle(None, explain(error))
         del piece, work  # nothing of a finished round is kept alive while the thread waits

@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 import torch
 
 from thinwire.core.clock import Clock
-from thinwire.core.types import Context, Key
+from thinwire.core.types import Context, Key, Layout
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.handover import Handover
@@ -79,6 +79,17 @@ class Facts(NamedTuple):
         return cls(exchange.agrees, exchange.carries_nan, whole, exchange.measurable)
 
 
+class Promise(NamedTuple):
+    """A `Context` but for its `Comm`, which is that of the lane whose turn it will be."""
+
+    layout: Layout
+    key: Key
+    clock: Clock
+    lr: float
+    before: Tensor | None
+    motion: tuple[float, ...]
+
+
 @final
 @dataclass(eq=False)
 class Round:
@@ -91,7 +102,7 @@ class Round:
     before: Tensor | None  # the model before the local step, where models are exchanged
     handover: Handover
     agreed: Awaitable[Agreed] | None = None  # None where ranks need not agree
-    parts: list[Awaitable[None]] = field(default_factory=list)
+    parts: list[Awaitable[object]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
 
 
@@ -132,16 +143,23 @@ class Runner:
         clock = self.telemetry.clock(bucket.index, -1)
         clock.mark("launch")
         going.clocks.append(clock)
-        if facts.agrees:
-            used, finite = bytes(bucket.used), bucket.finite
-            going.agreed = self.transport.launch(lambda comm: _agree(comm, going, used, finite), clock)
-        for number, chunk in enumerate([bucket.whole] if facts.whole else bucket.chunks):
-            ctx = self.context(going, number, chunk)
+        chunks = [bucket.whole] if facts.whole else bucket.chunks
+        agree = _agreement(going, bytes(bucket.used), bucket.finite) if facts.agrees else None
+        # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
+        at_once = agree is not None and not facts.carries_nan and len(chunks) == 1
+        if agree is not None and not at_once:
+            going.agreed = self.transport.launch(agree, clock)
+        for number, chunk in enumerate(chunks):
+            context = self.context(going, number, chunk)
             sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0 and facts.measurable
-            work = self._carry(going, chunk, exchange, facts, ctx, sampled=sampled)
-            chunk.last = self.transport.launch(work, ctx.clock)
-            going.parts.append(chunk.last)
-            going.clocks.append(ctx.clock)
+            first = agree if at_once else None
+            work = self._carry(going, chunk, exchange, facts, context, first, sampled=sampled)
+            piece = self.transport.launch(work, context.clock)
+            chunk.last = piece
+            if at_once:
+                going.agreed = piece
+            going.parts.append(piece)
+            going.clocks.append(context.clock)
         bucket.open.append(going)
         return going
 
@@ -172,8 +190,8 @@ class Runner:
         for bucket in buckets:
             going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device))
             for number, chunk in enumerate(bucket.chunks):
-                ctx = self.context(going, number, chunk)
-                waiting.append(self.transport.launch(_begin(going, chunk, ctx), ctx.clock))
+                context = self.context(going, number, chunk)
+                waiting.append(self.transport.launch(_begin(going, chunk, context), context.clock))
         for piece in waiting:
             await piece
 
@@ -200,51 +218,69 @@ class Runner:
         """For each vector, the mean over all ranks and their distance to it."""
         return [await self.transport.launch(self._apart(model)) for model in models]
 
-    def context(self, going: Round, number: int, chunk: Chunk) -> Context:
-        """What an exchange is told about a chunk."""
+    def context(self, going: Round, number: int, chunk: Chunk) -> Promise:
+        """What an exchange will be told about a chunk."""
         bucket, model = going.bucket, going.before
         key = Key(self.seed, going.number, self.comm.rank, bucket.index, 0, chunk.start)
         before = None if model is None else model[chunk.start : chunk.stop]
         clock = self.telemetry.clock(bucket.index, number)
-        return Context(self.comm, chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps))
+        return Promise(chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps))
 
     def _apart(self, x: Tensor) -> Work[tuple[Tensor, float]]:
         return lambda comm: apart(comm, x, some_gone=self.transport.drops)
 
     def _carry(
-        self, going: Round, chunk: Chunk, exchange: Exchange, facts: Facts, ctx: Context, *, sampled: bool
-    ) -> Work[None]:
+        self,
+        going: Round,
+        chunk: Chunk,
+        exchange: Exchange,
+        facts: Facts,
+        context: Promise,
+        agree: Work[Agreed] | None,  # where this piece of work is to make the agreement itself
+        *,
+        sampled: bool,
+    ) -> Work[Agreed]:
         earlier = chunk.last  # the exchange of the round before, if that is still open
 
-        async def carry(comm: Comm) -> None:
+        async def carry(comm: Comm) -> Agreed:
             if earlier is not None:
                 await earlier
+            agreed = Agreed()
+            if agree is not None:
+                agreed = await agree(comm)
+            elif going.agreed is not None and not facts.carries_nan:
+                agreed = await going.agreed
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if going.agreed is not None and not facts.carries_nan and not (await going.agreed).worth_sending:
-                return
+            if not agreed.worth_sending:
+                return agreed
             with going.handover.work():
                 x = going.x[chunk.start : chunk.stop]
-                if going.agreed is None and not _finite(x):
+                if not facts.agrees and not _finite(x):
                     names = going.bucket.names(chunk)
-                    raise FloatingPointError(f"the model is not finite in step {ctx.key.step}: {names}")
+                    raise FloatingPointError(f"the model is not finite in step {going.number}: {names}")
                 if sampled:
                     compressor = exchange.channels[0].compressor
-                    self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, ctx.key)
-                if going.agreed is not None:
-                    _rescale(exchange, chunk, ctx.lr)
-                out = await exchange(x, chunk.state, replace(ctx, comm=comm))
+                    self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
+                if facts.agrees:
+                    _rescale(exchange, chunk, going.lr)
+                out = await exchange(x, chunk.state, Context(comm, *context))
                 if out.data_ptr() != x.data_ptr():
                     x.copy_(out)
+            return agreed
 
         return carry
 
 
-def _begin(going: Round, chunk: Chunk, ctx: Context) -> Work[None]:
+def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
     async def begin(comm: Comm) -> None:
         x = going.x[chunk.start : chunk.stop]
-        await going.bucket.exchange.begin(x, chunk.state, replace(ctx, comm=comm))
+        await going.bucket.exchange.begin(x, chunk.state, Context(comm, *context))
 
     return begin
+
+
+def _agreement(going: Round, used: bytes, finite: bool | None) -> Work[Agreed]:
+    return lambda comm: _agree(comm, going, used, finite)
 
 
 async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> Agreed:

@@ -11,7 +11,6 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -121,17 +120,13 @@ class ProcessTransport(Transport):
     def wait(self, piece: Piece[T]) -> T:
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
         looked = time.monotonic()
-        while True:
-            try:
-                return piece.result(timeout=LOOK)
-            except NotYet:
-                if piece.done():
-                    raise  # the work itself timed out
-                if self.watch.alarmed.is_set():
-                    raise self.watch.verdict() from None
-                if not self.drops and time.monotonic() - looked > LATE:
-                    looked = time.monotonic()
-                    self.watch.look_out(piece.number)
+        while not piece.ended(LOOK):
+            if self.watch.alarmed.is_set():
+                raise self.watch.verdict()
+            if not self.drops and time.monotonic() - looked > LATE:
+                looked = time.monotonic()
+                self.watch.look_out(piece.number)
+        return piece.result()
 
     def close(self, *, failed: bool = False, why: str = "") -> None:
         """Stop the threads, and give the process groups back unless messages may be left on them."""

@@ -79,7 +79,7 @@ class AllReduce(Exchange):
         assert payload is not None
         total = Payload.new(payload.body.numel(), x.device)
         total.body.copy_((await self._mean(payload.body.view(torch.float32), ctx)).view(torch.uint8))
-        total.seal(scheme(self.channel.encoder, ctx.layout), ctx.key, crc=False)
+        total.seal(scheme(self.channel.encoder, ctx.layout), ctx.key, checksum=False)
         return self.channel.receive([total.data], part(state, "recv."), ctx)
 
     async def _mean(self, x: Tensor, ctx: Context) -> Tensor:

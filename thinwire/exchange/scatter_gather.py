@@ -76,7 +76,7 @@ class ScatterGather(Exchange):
     @property
     def plain(self) -> Exchange:
         """A sum of float32; where a memory keeps something of vectors that are sent whole, the two hops with it."""
-        up, down = (Channel(Identity(), c.memory.plain, crc=c.crc) for c in self.channels)
+        up, down = (Channel(Identity(), c.memory.plain, checksum=c.checksum) for c in self.channels)
         return AllReduce() if up.memory == down.memory == NoMemory() else ScatterGather(up, down)
 
     def span(self, name: str, layout: Layout, comm: Comm) -> tuple[int, int]:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.kernels.key import Key
@@ -35,11 +37,12 @@ class Kernels(ABC):
         residual: Tensor | None = None,  # (n,) float32: changed in place
         alpha: float = 1.0,
         beta: float = 1.0,
-        checksum: bool = False,
-    ) -> int | None:
+        first: int | None = None,
+    ) -> int | Tensor | None:
         """Scale, round and pack `p = x + alpha e`; with a residual, also set `e = beta e + (x - decoded)`.
 
-        With `checksum`, returns the CRC remainder of `codes` if the tier computes it in the same pass.
+        `first` is the index, in the payload, of the 32-bit word where `codes` begins. With it, a tier that sums in
+        the same pass returns what `total(codes, first)` would, and other tiers None.
         """
 
     @abstractmethod
@@ -59,6 +62,19 @@ class Kernels(ABC):
         fresh: bool = False,
     ) -> None:
         """`out += weight * decoded`; with `fresh`, `out` counts as zero and is not read."""
+
+    def decode_mean(
+        self,
+        scales: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,  # (n,) float32: written
+        weight: float,
+    ) -> None:
+        """`out = weight * decoded + weight * decoded + ...`, message by message; what was in `out` is not read."""
+        for place, (side, packed) in enumerate(zip(scales, codes, strict=True)):
+            self.decode_add(side, packed, quant, blocks, out, weight, fresh=place == 0)
 
     @abstractmethod
     def noise(self, key: Key, n: int) -> Tensor:
@@ -85,15 +101,18 @@ class Kernels(ABC):
         """The inverse of `fold`, in place."""
 
     @abstractmethod
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
-        """CRC-32C of contiguous bytes, continuing from `crc`."""
+    def total(self, data: Tensor, first: int = 0) -> int | Tensor:
+        """The checksum's sum over contiguous bytes whose first word has the index `first`; see `checksum`.
+
+        It is modulo 2^64: a number in [0, 2^64) for bytes on the CPU, a (1,) int64 tensor for bytes on a GPU.
+        """
 
     @abstractmethod
-    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
         """Write 28 bytes of a header and their checksum to the start of a payload.
 
-        The checksum covers the body where the header says so; the last `tail` bytes enter it by their remainder
-        alone.
+        The checksum covers the body where the header says so; the last `tail` bytes, which start at a whole word,
+        enter it by their sum alone.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from thinwire.kernels import philox, planar
+from thinwire.kernels import checksum, philox, planar
 from thinwire.kernels.base import Kernels
 from thinwire.kernels.scales import find_scales
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Kind, Norm
@@ -132,8 +132,8 @@ class ReferenceKernels(Kernels):
         residual: Tensor | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-        checksum: bool = False,
-    ) -> int | None:
+        first: int | None = None,
+    ) -> int | Tensor | None:
         if not blocks.n:
             return None
         wide = x.float()
@@ -188,26 +188,24 @@ class ReferenceKernels(Kernels):
     def unfold(self, symbols: Tensor) -> None:
         symbols.copy_((symbols >> 1) ^ (0 - (symbols & 1)))
 
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
-        value = crc ^ 0xFFFFFFFF
-        for byte in data.cpu().numpy().tobytes():
-            value ^= byte
-            for _ in range(8):
-                value = (value >> 1) ^ (0x82F63B78 & -(value & 1))
-        return value ^ 0xFFFFFFFF
+    def total(self, data: Tensor, first: int = 0) -> int | Tensor:
+        total = checksum.total(data, first)
+        return int(total) & checksum.MASK64 if data.is_cpu else total
 
-    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
+        if (data.numel() - tail) % 4 and tail:
+            raise ValueError(
+                f"a part with a sum of its own starts at a whole word, not at byte {data.numel() - tail}"
+            )
         data[:COVERED] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        check = self._check(data, tail, remainder)
+        check = self._check(data, tail, int(partial))
         data[COVERED:HEADER] = torch.frombuffer(bytearray(check.to_bytes(4, "little")), dtype=torch.uint8)
 
     def sealed(self, data: Tensor) -> bool:
         return data[COVERED:HEADER].cpu().numpy().tobytes() == self._check(data).to_bytes(4, "little")
 
-    def _check(self, data: Tensor, tail: int = 0, remainder: int = 0) -> int:
-        check = self.crc32c(data[:COVERED])
+    def _check(self, data: Tensor, tail: int = 0, partial: int = 0) -> int:
+        total = int(self.total(data[:COVERED]))
         if int(data[FLAGS]) & CHECKED:
-            check = self.crc32c(data[HEADER : len(data) - tail], check)
-            if tail:  # a CRC is linear: the tail adds its own remainder
-                check = self.crc32c(torch.zeros(tail, dtype=torch.uint8), check) ^ remainder
-        return check
+            total += int(self.total(data[HEADER : data.numel() - tail], HEADER // 4)) + partial
+        return checksum.finish(total)

@@ -1,7 +1,7 @@
 """The kernels against a memory copy of the same input, in the same run.
 
 A copy of n floats reads 4n bytes and writes 4n. `copy_gbps` is 4n over its time. `gbps` of encode, of decode_add and
-of their +crc forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
+of their +checksum forms is 4n over theirs, so `ratio` is copy time / kernel time. encode_ef must move x, the residual
 twice and the fields, 12n bytes and more; its `gbps` is half of these bytes over its time, so that `ratio` is
 a comparison with a copy that moves as many. `hadamard:block=B` is the Walsh-Hadamard transform of blocks in place: it
 reads 4n bytes and writes 4n. `rans:...` codes the one-byte symbols of QSGD with these settings; its `gbps` is n bytes
@@ -140,9 +140,9 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
 
     sealed()
     yield _Case("encode", lambda: c.write(x, layout, key, body), nbytes)
-    yield _Case("encode+crc", sealed, nbytes)
+    yield _Case("encode+checksum", sealed, nbytes)
     yield _Case("decode_add", lambda: c.add(body, layout, key, out, 0.25), nbytes)
-    yield _Case("decode_add+crc", opened, nbytes)
+    yield _Case("decode_add+checksum", opened, nbytes)
     yield _Case(
         "encode_ef", lambda: c.write_fused(x, layout, key, other, residual=residual), (3 * nbytes + body.numel()) / 2
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from thinwire.kernels.base import Kernels
+from thinwire.kernels.checksum import MASK64
 from thinwire.kernels.spec import packed_bytes
 
 try:
@@ -74,9 +75,9 @@ class CpuKernels(Kernels):
         residual: Tensor | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-        checksum: bool = False,
-    ) -> int | None:
-        remainder = _cpu.encode(
+        first: int | None = None,
+    ) -> int | Tensor | None:
+        total = _cpu.encode(
             self.isa,
             quant.numbers,
             *_blocks(blocks),
@@ -89,10 +90,11 @@ class CpuKernels(Kernels):
             _check(scales, torch.float32, blocks.count * quant.scales),
             given,
             _check(codes, torch.uint8, quant.code_bytes(blocks.n)),
-            checksum,
+            first is not None,
+            first or 0,
             torch.get_num_threads(),
         )
-        return remainder if checksum else None
+        return None if first is None else total
 
     def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
         out = torch.empty(blocks.count * quant.scales)
@@ -156,12 +158,12 @@ class CpuKernels(Kernels):
     def unfold(self, symbols: Tensor) -> None:
         _cpu.unfold(_check(symbols, torch.uint8, 0), symbols.numel())
 
-    def crc32c(self, data: Tensor, crc: int = 0) -> int:
-        return _cpu.crc32c(self.isa, _check(data, torch.uint8, 0), data.numel(), crc, torch.get_num_threads())
+    def total(self, data: Tensor, first: int = 0) -> int | Tensor:
+        return _cpu.total(self.isa, _check(data, torch.uint8, 0), data.numel(), first, torch.get_num_threads())
 
-    def seal(self, data: Tensor, header: bytes, tail: int = 0, remainder: int = 0) -> None:
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
         address = _check(data, torch.uint8, 0)
-        _cpu.seal(self.isa, address, data.numel(), header, tail, remainder, torch.get_num_threads())
+        _cpu.seal(self.isa, address, data.numel(), header, tail, int(partial) & MASK64, torch.get_num_threads())
 
     def sealed(self, data: Tensor) -> bool:
         return _cpu.sealed(self.isa, _check(data, torch.uint8, 0), data.numel(), torch.get_num_threads())

@@ -1,6 +1,7 @@
 // Encode: stage (widen 16-bit input, add the residual), scale, round, pack, keep the error, checksum.
 #pragma once
 #include "blocks.h"
+#include "checksum.h"
 
 namespace TW_NS {
 namespace {
@@ -75,7 +76,6 @@ const EncodeTiles encode_by_kind[] = {encode_tiles<SIGNED>, encode_tiles<UNSIGNE
 struct Fused {
     const Job& j;
     int64_t chunk, batch;  // elements, chunks
-    uint32_t* crc;         // a remainder for each batch
 };
 
 void encode_chunk(const Fused& f, int64_t c, float* buf) {
@@ -95,14 +95,16 @@ void encode_batches(void* ctx, int64_t b0, int64_t b1) {
     const Fused& f = *(const Fused*)ctx;
     const Job& j = f.j;
     Buffer buf(f.chunk);
+    uint64_t sum = 0;
     for (int64_t b = b0; b < b1; ++b) {
         const int64_t begin = b * f.batch * f.chunk, end = (b + 1) * f.batch * f.chunk;
         for (int64_t c = b * f.batch; c < (b + 1) * f.batch && c * f.chunk < j.n; ++c) encode_chunk(f, c, buf.p);
-        if (f.crc) {
+        if (j.sum) {
             const int64_t from = code_bytes(j.spec, begin), to = code_bytes(j.spec, end < j.n ? end : j.n);
-            f.crc[b] = remainder32c(j.codes + from, to - from, VECTORS);
+            sum += sum_words(j.codes + from, to - from, j.first + from / 4);
         }
     }
+    if (j.sum) __atomic_fetch_add(j.sum, sum, __ATOMIC_RELAXED);
 }
 
 int64_t lcm_with_tile(int64_t block) {  // block is at most SEGMENT
@@ -116,7 +118,6 @@ int64_t lcm_with_tile(int64_t block) {  // block is at most SEGMENT
 }
 
 void encode(const Job& j) {
-    if (j.crc) *j.crc = 0;
     if (!j.n) return;
     const bool needs_scale = !j.given && scales_per_block(j.spec.norm) > 0;
     const bool fits = !j.blocks.starts && j.blocks.size <= SEGMENT && lcm_with_tile(j.blocks.size) <= SEGMENT;
@@ -127,13 +128,10 @@ void encode(const Job& j) {
         codes.given = true;
         return encode(codes);
     }
-    Fused f{j, (CHUNK + unit - 1) / unit * unit, 1, nullptr};
+    Fused f{j, (CHUNK + unit - 1) / unit * unit, 1};
     f.batch = (BATCH + f.chunk - 1) / f.chunk;
     const int64_t elements = f.chunk * f.batch, count = (j.n + elements - 1) / elements;
-    if (j.crc) f.crc = (uint32_t*)malloc(count * sizeof(uint32_t));
     parallel_for(count, (GRAIN + elements - 1) / elements, j.threads, encode_batches, &f);
-    if (j.crc) *j.crc = join32c(f.crc, count, code_bytes(j.spec, elements), code_bytes(j.spec, j.n), 0);
-    free(f.crc);
 }
 
 }  // namespace

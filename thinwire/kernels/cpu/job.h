@@ -51,7 +51,8 @@ struct Job {
     float* scales;      // encode: written (or read when given); decode: read
     bool given;
     uint8_t* codes;     // packed fields
-    uint32_t* crc;      // encode: remainder of the codes (see crc32c.cpp); null when not wanted
+    uint64_t* sum;      // encode: the checksum's sum of the codes is added here; null when not wanted
+    uint64_t first;     // encode: the index, in the payload, of the codes' first word
     float* out;         // decode: accumulated into
     float weight;
     bool fresh;         // decode: `out` counts as zero and is not read
@@ -67,6 +68,7 @@ struct Passes {
     void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
     void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
     bool (*copy)(const float* x, int64_t n, float* out, int threads);
+    uint64_t (*total)(const uint8_t* data, int64_t n, uint64_t first, int threads);
 };
 
 extern const Passes passes_portable, passes_avx2, passes_avx512;
@@ -79,7 +81,3 @@ constexpr int64_t SEGMENT = 1 << 16; // norms of larger blocks are summed segmen
 // Calls fn(ctx, begin, end) on ranges that cover [0, n), on at most `threads` threads, each with at least `grain`
 // items.
 void parallel_for(int64_t n, int64_t grain, int threads, void (*fn)(void*, int64_t, int64_t), void* ctx);
-uint32_t crc32c(const uint8_t* data, int64_t n, uint32_t crc, int threads, int vectors);
-uint32_t remainder32c(const uint8_t* data, int64_t n, int vectors);
-// The remainder of `count` parts of `size` bytes (the last one may be shorter; n in all), continuing from `start`.
-uint32_t join32c(const uint32_t* parts, int64_t count, int64_t size, int64_t n, uint32_t start);

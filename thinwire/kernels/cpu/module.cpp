@@ -36,8 +36,6 @@ const Passes& passes(const std::string& isa) {
     throw std::invalid_argument("no kernels for instruction set '" + isa + "'");
 }
 
-int vectors_of(const std::string& isa) { return isa == "avx512" ? AVX512 : isa == "avx2" ? AVX2 : ANY; }
-
 using Words = std::vector<uint32_t>;  // key0, key1, counter0 .. counter3
 
 Noise noise_of(const Words& w) { return {{w.at(0), w.at(1)}, {w.at(2), w.at(3), w.at(4), w.at(5)}}; }
@@ -56,9 +54,9 @@ Job job_of(const Numbers& s, int64_t n, int64_t block, Address starts, int64_t c
     return job;
 }
 
-uint32_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
+uint64_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts,
             int64_t count, const Words& words, Address x, int dtype, Address e, float alpha, float beta,
-            Address scales, bool given, Address codes, bool checksum, int threads) {
+            Address scales, bool given, Address codes, bool summed, uint64_t first, int threads) {
     Job job = job_of(spec, n, block, starts, count, scales, threads);
     job.noise = noise_of(words);
     job.x = reinterpret_cast<const void*>(x);
@@ -68,12 +66,13 @@ uint32_t encode(const std::string& isa, const Numbers& spec, int64_t n, int64_t 
     job.beta = beta;
     job.given = given;
     job.codes = reinterpret_cast<uint8_t*>(codes);
-    uint32_t crc = 0;
-    job.crc = checksum ? &crc : nullptr;
+    uint64_t sum = 0;
+    job.sum = summed ? &sum : nullptr;
+    job.first = first;
     const Passes& p = passes(isa);
     nb::gil_scoped_release release;
     p.encode(job);
-    return crc;
+    return sum;
 }
 
 void scales(const std::string& isa, const Numbers& spec, int64_t n, int64_t block, Address starts, int64_t count,
@@ -123,43 +122,51 @@ bool copy(const std::string& isa, Address x, int64_t n, Address out, int threads
     return p.copy(reinterpret_cast<const float*>(x), n, reinterpret_cast<float*>(out), threads);
 }
 
-uint32_t checksum(const std::string& isa, Address data, int64_t n, uint32_t crc, int threads) {
-    const int vectors = vectors_of(isa);
+// The checksum's sum of bytes whose first word has the index `first`.
+uint64_t total(const std::string& isa, Address data, int64_t n, uint64_t first, int threads) {
+    const Passes& p = passes(isa);
     nb::gil_scoped_release release;
-    return crc32c(reinterpret_cast<const uint8_t*>(data), n, crc, threads, vectors);
+    return p.total(reinterpret_cast<const uint8_t*>(data), n, first, threads);
 }
 
-// A payload: a header whose last four bytes are the checksum of those before it and, where a flag says so, of the body.
+// A payload: a header whose last word is the checksum of those before it and, where a flag says so, of the body.
 constexpr int64_t HEADER = 32, COVERED = 28, FLAGS = 5;
 constexpr uint8_t CHECKED = 1;
 
-// Write the header of `n` bytes at `data`; the last `tail` of them enter the checksum by their remainder.
-void seal(const std::string& isa, Address data, int64_t n, nb::bytes header, int64_t tail, uint32_t remainder,
-          int threads) {
-    const int vectors = vectors_of(isa);
-    uint8_t* p = reinterpret_cast<uint8_t*>(data);
+// The checksum of a payload, of which the last `tail` bytes enter by their sum.
+uint32_t checksum(const Passes& p, const uint8_t* data, int64_t n, int64_t tail, uint64_t sum, int threads) {
+    if (data[FLAGS] & CHECKED)
+        sum += p.total(data + HEADER, n - HEADER - tail, HEADER / 4, threads);
+    else
+        sum = 0;
+    sum += p.total(data, COVERED, 0, 1);
+    constexpr uint64_t MIX = 0xD6E8FEB86659FD93u;
+    sum = (sum ^ sum >> 32) * MIX;
+    return (uint32_t)((sum ^ sum >> 29) * MIX >> 32);
+}
+
+// Write the header and the checksum of the payload of `n` bytes at `data`.
+void seal(const std::string& isa, Address data, int64_t n, nb::bytes header, int64_t tail, uint64_t sum, int threads) {
+    const Passes& p = passes(isa);
+    uint8_t* to = reinterpret_cast<uint8_t*>(data);
     if (n < HEADER || (int64_t)header.size() != COVERED || tail > n - HEADER)
         throw std::invalid_argument("not the header of a payload");
-    memcpy(p, header.c_str(), COVERED);
+    if (tail && (n - tail) % 4) throw std::invalid_argument("a part with a sum of its own starts at a whole word");
+    memcpy(to, header.c_str(), COVERED);
     nb::gil_scoped_release release;
-    uint32_t crc = crc32c(p, COVERED, 0, 1, vectors);
-    if (p[FLAGS] & CHECKED) {
-        crc = crc32c(p + HEADER, n - HEADER - tail, crc, threads, vectors);
-        if (tail) crc = ~join32c(&remainder, 1, tail, tail, ~crc);
-    }
-    memcpy(p + COVERED, &crc, sizeof crc);
+    const uint32_t check = checksum(p, to, n, tail, sum, threads);
+    memcpy(to + COVERED, &check, sizeof check);
 }
 
 // Whether the checksum of a payload is right.
 bool sealed(const std::string& isa, Address data, int64_t n, int threads) {
-    const int vectors = vectors_of(isa);
-    const uint8_t* p = reinterpret_cast<const uint8_t*>(data);
+    const Passes& p = passes(isa);
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(data);
     if (n < HEADER) return false;
     nb::gil_scoped_release release;
-    uint32_t crc = crc32c(p, COVERED, 0, 1, vectors), said;
-    if (p[FLAGS] & CHECKED) crc = crc32c(p + HEADER, n - HEADER, crc, threads, vectors);
-    memcpy(&said, p + COVERED, sizeof said);
-    return crc == said;
+    uint32_t said;
+    memcpy(&said, from + COVERED, sizeof said);
+    return checksum(p, from, n, 0, 0, threads) == said;
 }
 
 // Signed bytes 0, -1, 1, -2, ... as 0, 1, 2, 3, ..., in place, and back.
@@ -186,7 +193,7 @@ NB_MODULE(_cpu, m) {
     m.def("pack", &pack);
     m.def("unpack", &unpack);
     m.def("copy", &copy);
-    m.def("crc32c", &checksum);
+    m.def("total", &total);
     m.def("seal", &seal);
     m.def("sealed", &sealed);
     m.def("fold", &fold);

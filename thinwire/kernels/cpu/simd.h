@@ -14,7 +14,6 @@ namespace {
 
 constexpr int V = TW_VEC / 4;  // 32-bit lanes of a vector
 constexpr int H = TW_VEC / 8;  // 64-bit lanes
-constexpr int VECTORS = TW_VEC == 64 ? AVX512 : TW_VEC == 32 ? AVX2 : ANY;
 
 typedef float f32v __attribute__((vector_size(TW_VEC)));
 typedef int32_t i32v __attribute__((vector_size(TW_VEC)));

@@ -1,0 +1,170 @@
+"""One element at a time, as the tensors of a Triton program: noise, rounding, values. The reference tier in Triton.
+
+Every operation is one float32 rounding, in the order of `kernels/reference.py`. The kinds and norms are the numbers of
+`kernels/spec.py`. `rows` are the eight rows of some tiles, each (tiles, 64).
+"""
+
+# ruff: noqa: N803  (compile-time constants are in capitals, as Triton writes them)
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from thinwire.kernels.spec import Kind, Norm
+
+SIGNED, UNSIGNED, SIGN, DITHER, NATURAL, PAIR = (tl.constexpr(int(kind)) for kind in Kind)
+MAX, L2, MEAN, RANGE, UNIT, NONE, SIDES, CLIPPED = (tl.constexpr(int(norm)) for norm in Norm)
+WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every float is a whole number
+ONE_STEP = tl.constexpr(1073741824.0)  # 2^30
+
+
+@triton.jit
+def philox(c0, c1, c2, c3, k0, k1):
+    """Four 32-bit words per counter, in seven rounds (kernels/philox.py)."""
+    for _ in tl.static_range(7):
+        hi0 = tl.umulhi(c0, 0xD2511F53)
+        lo0 = c0 * 0xD2511F53
+        hi1 = tl.umulhi(c2, 0xCD9E8D57)
+        lo1 = c2 * 0xCD9E8D57
+        c0 = hi1 ^ c1 ^ k0
+        c2 = hi0 ^ c3 ^ k1
+        c1 = lo1
+        c3 = lo0
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def noise(lane, key):
+    """The noise of eight rows at these lanes; `key` is two key words and four counter words, uint32."""
+    c0 = lane.to(tl.uint32) + key[2]
+    zero = c0 * 0
+    words = philox(c0, zero + key[3], zero + key[4], zero + key[5], zero + key[0], zero + key[1])
+    rows = ()
+    for w in tl.static_range(4):
+        rows = rows + ((words[w] << 16) | (words[w] >> 16), words[w])
+    return rows
+
+
+@triton.jit
+def words(k0, k1, c0, c1, c2, c3):
+    """The key of a launch: its words are passed as int32."""
+    return (
+        k0.to(tl.uint32, bitcast=True),
+        k1.to(tl.uint32, bitcast=True),
+        c0.to(tl.uint32, bitcast=True),
+        c1.to(tl.uint32, bitcast=True),
+        c2.to(tl.uint32, bitcast=True),
+        c3.to(tl.uint32, bitcast=True),
+    )
+
+
+@triton.jit
+def lift(scale):
+    """2^100 where the reciprocal of a tiny scale would overflow, else 1."""
+    return tl.where((scale > 0) & (scale < 1.262177448353619e-29), 1.2676506002282294e30, 1.0)
+
+
+@triton.jit
+def factors(a, b, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, UNIT_: tl.constexpr, lo_end, hi_end):
+    """(k, lo, pre, step) of blocks with the scales `a` and `b` (the same where a block has one)."""
+    if (NORM == RANGE) | (NORM == SIDES):
+        lo = a
+        hi = b
+    elif (KIND == UNSIGNED) & (NORM == UNIT):
+        lo = lo_end * a
+        hi = hi_end * a
+    else:
+        lo = -a
+        hi = a
+    zero = tl.zeros_like(hi)
+    levels = zero + LEVELS
+    if KIND == PAIR:
+        return zero, lo, zero + 1.0, hi
+    elif KIND == UNSIGNED:
+        step = tl.div_rn(hi, levels) - tl.div_rn(lo, levels)
+        pre = lift(step)
+        return tl.where(step == 0, 0.0, tl.div_rn(zero + UNIT_, step * pre)), lo, pre, step
+    elif KIND == DITHER:
+        pre = lift(hi)
+        return tl.where(hi == 0, 0.0, tl.div_rn(zero + 2.0 ** (LEVELS - 1), hi * pre)), zero, pre, hi
+    elif KIND == SIGNED:
+        pre = lift(hi)
+        return tl.where(hi == 0, 0.0, tl.div_rn(zero + LEVELS * UNIT_, hi * pre)), zero, pre, tl.div_rn(hi, levels)
+    else:
+        return zero, lo, zero + 1.0, hi
+
+
+@triton.jit
+def nearest(t):
+    """The nearest whole number as int32, halves to even, of |t| < 2^31."""
+    a = tl.abs(t)
+    n = tl.where(a < WHOLE, (a + WHOLE) - WHOLE, a).to(tl.int32)
+    return tl.where(t < 0, -n, n)
+
+
+@triton.jit
+def fixed(t, u, FRACTION: tl.constexpr):
+    """floor(t + u) in fixed point, with `FRACTION` bits behind the point; u is 32 bits of noise."""
+    return (nearest(t) + (u >> (32 - FRACTION)).to(tl.int32)) >> FRACTION
+
+
+@triton.jit
+def quantise(
+    p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr, STOCHASTIC: tl.constexpr
+):
+    """The code of each element, int32."""
+    if (KIND == SIGN) | (KIND == PAIR):
+        return (p >= 0).to(tl.int32)
+    elif KIND == NATURAL:
+        bits = p.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        exponent = ((bits.to(tl.uint32) + (u >> 9)) >> 23).to(tl.int32)
+        return tl.where(bits >= 0x7F800000, 255, tl.minimum(exponent, 254))
+    elif KIND == DITHER:
+        high_end = 2.0 ** (LEVELS - 1)
+        t = (tl.abs(p) * pre) * k
+        t = tl.where(t < high_end, t, high_end)
+        low = fixed(tl.where(t < 1.0, t, 1.0) * ONE_STEP, u, 30)
+        high = ((t.to(tl.int32, bitcast=True).to(tl.uint32) + (u >> 9)) >> 23).to(tl.int32) - 126
+        q = tl.where(t < 1, low, high)
+        return tl.where(p < 0, -q, q)
+    else:
+        top = LEVELS * (2.0**FRACTION if STOCHASTIC else 1.0)
+        if KIND == UNSIGNED:
+            t = ((p - lo) * pre) * k
+            t = tl.where(t < top, t, top)
+            t = tl.where(t > 0, t, 0.0)
+            if STOCHASTIC:
+                return fixed(t, u, FRACTION)
+            else:
+                return (t + 0.5).to(tl.int32)
+        else:
+            t = (p * pre) * k
+            t = tl.where(t > -top, t, -top)
+            t = tl.where(t < top, t, top)
+            if STOCHASTIC:
+                return fixed(t, u, FRACTION)
+            else:
+                return nearest(t)
+
+
+@triton.jit
+def value(code, sign, lo, step, KIND: tl.constexpr, LEVELS: tl.constexpr):
+    """What a code decodes to, float32; `sign` is NATURAL's own plane."""
+    if KIND == SIGN:
+        return tl.where(code != 0, step, -step)
+    elif KIND == PAIR:
+        return tl.where(code != 0, step, lo)
+    elif KIND == UNSIGNED:
+        return lo + code.to(tl.float32) * step
+    elif KIND == DITHER:
+        m = tl.abs(code)
+        power = ((m - LEVELS + 127) << 23).to(tl.float32, bitcast=True)
+        v = tl.where(m == 0, tl.where(step != step, step, 0.0), power * step)
+        return tl.where(code < 0, -v, v)
+    elif KIND == NATURAL:
+        v = ((code << 23) | (sign << 31)).to(tl.float32, bitcast=True)
+        return tl.where(code == 255, float("nan"), v)
+    else:
+        return code.to(tl.float32) * step

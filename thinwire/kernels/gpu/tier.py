@@ -1,0 +1,388 @@
+"""GpuKernels: what the tier launches for each pass. `kernels/base.py` says what the passes do."""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, ContextManager, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels import checksum
+from thinwire.kernels.base import Kernels
+from thinwire.kernels.gpu import decode, encode, passes, scales, sums
+from thinwire.kernels.key import Key
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, ROWS, TILE, Blocks, Kind, Norm, Quant
+
+FUSED, EQUAL, RAGGED = 0, 1, 2
+PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
+SEGMENT = 1 << 16
+WORDS = 4096  # summed per program
+NB, WARPS = 8, 4  # tiles per program
+NB_DECODE = 8
+
+
+class Part(NamedTuple):
+    """Tiles for one launch: all full ones, or the narrow last one."""
+
+    grid: int
+    tiles: int
+    tile0: int
+    lanes: int
+    full: bool
+    per_program: int
+
+
+class Ragged(NamedTuple):
+    """What the passes look up about ragged blocks, on their device."""
+
+    starts: Tensor
+    reach: Tensor  # by tile: the block that its first element is in
+    segments: Tensor  # (begin, end, block) of each
+    parts: Tensor  # by block: its first segment
+    longest: int
+
+
+_ragged: weakref.WeakKeyDictionary[Blocks, dict[torch.device, Ragged]] = weakref.WeakKeyDictionary()
+
+
+@final
+class GpuKernels(Kernels):
+    """Triton, on CUDA tensors; under Triton's interpreter on CPU tensors."""
+
+    name = "gpu"
+    family = "gpu"
+
+    def encode(
+        self,
+        x: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        key: Key,
+        scales: Tensor,
+        codes: Tensor,
+        *,
+        given: bool = False,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        first: int | None = None,
+    ) -> Tensor | None:
+        if not blocks.n:
+            return None
+        mode = _mode(quant, blocks, given=given)
+        parts = _parts(blocks.n, NB)
+        partial = x.new_empty(sum(part.grid for part in parts), dtype=torch.int64)
+        if mode != FUSED and not given and quant.norm is not Norm.NONE:
+            self._scales(x, residual, alpha, quant, blocks, scales, 0)
+        done, words = 0, _signed(key.words())
+        with _on(x):
+            for part in parts:
+                how = mode
+                if mode == FUSED and not part.full:  # rows of a narrow tile are not whole blocks
+                    how = EQUAL
+                    if quant.norm is not Norm.NONE:
+                        self._scales(x, residual, alpha, quant, blocks, scales, part.tile0 * TILE // blocks.size)
+                table = _table(blocks, x.device) if how == RAGGED else None
+                encode.encode[(part.grid,)](
+                    x,
+                    x if residual is None else residual,
+                    scales if scales.numel() else x,
+                    _as_words(codes),
+                    partial[done:],
+                    x if table is None else table.starts,
+                    x if table is None else table.reach,
+                    blocks.n,
+                    part.tiles,
+                    part.tile0,
+                    part.lanes,
+                    blocks.size,
+                    first or 0,
+                    *words,
+                    alpha,
+                    beta,
+                    quant.lo,
+                    quant.hi,
+                    quant.clip,
+                    KIND=int(quant.kind),
+                    NORM=int(quant.norm),
+                    LEVELS=quant.levels,
+                    WIDTH=quant.width,
+                    FRACTION=quant.fraction,
+                    STOCHASTIC=_noisy(quant),
+                    MODE=how,
+                    SIZE=_constant(blocks) if how != RAGGED else 0,
+                    FEEDBACK=residual is not None,
+                    SUM=first is not None,
+                    FULL=part.full,
+                    NB=part.per_program,
+                    num_warps=WARPS if part.full else 1,
+                    **PRECISE,
+                )
+                done += part.grid
+        return None if first is None else partial
+
+    def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
+        out = x.new_empty(blocks.count * quant.scales, dtype=torch.float32)
+        if blocks.n and quant.scales:
+            self._scales(x, None, 1.0, quant, blocks, out, 0)
+        return out
+
+    def decode_add(
+        self,
+        scales: Tensor,
+        codes: Tensor,
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,
+        weight: float = 1.0,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        self._decode([scales], [codes], quant, blocks, out, weight, fresh=fresh)
+
+    def decode_mean(
+        self,
+        scales: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,
+        weight: float,
+    ) -> None:
+        for at in range(0, len(codes), decode.MOST):
+            some = slice(at, at + decode.MOST)
+            self._decode(scales[some], codes[some], quant, blocks, out, weight, fresh=at == 0)
+
+    def noise(self, key: Key, n: int) -> Tensor:
+        out = torch.empty(n, dtype=torch.int64, device=_device())
+        with _on(out):
+            for part in _parts(n, NB):
+                where = (n, part.tiles, part.tile0, part.lanes, *_signed(key.words()))
+                passes.draw[(part.grid,)](out, *where, FULL=part.full, NB=part.per_program)
+        return out
+
+    def pack(self, codes: Tensor, width: int, out: Tensor) -> None:
+        self._each(passes.pack, codes.numel(), width, codes, _as_words(out))
+
+    def unpack(self, packed: Tensor, n: int, width: int) -> Tensor:
+        out = packed.new_empty(n)
+        self._each(passes.unpack, n, width, packed, out)
+        return out
+
+    def copy(self, x: Tensor, out: Tensor) -> bool:
+        return bool(out.copy_(x).isfinite().all())
+
+    def fold(self, codes: Tensor) -> None:
+        self._fold(codes, back=False)
+
+    def unfold(self, symbols: Tensor) -> None:
+        self._fold(symbols, back=True)
+
+    def total(self, data: Tensor, first: int = 0) -> Tensor:
+        return self._sums(data, first).sum(0, keepdim=True)
+
+    def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
+        assert isinstance(partial, Tensor) or not tail
+        checked = header[FLAGS] & CHECKED
+        body = self._sums(data[HEADER : data.numel() - tail], HEADER // 4) if checked else data.new_empty(0).long()
+        other = partial if isinstance(partial, Tensor) and checked else body[:0]
+        counts = ((other, other.numel()), (body, body.numel()))
+        words = struct.unpack(f"<{COVERED // 4}i", header)
+        with _on(data):
+            sums.seal[(1,)](data[:HEADER].view(torch.int32), *counts[0], *counts[1], *words, STEP=1024)
+
+    def sealed(self, data: Tensor) -> bool:
+        head = data[:HEADER].cpu()
+        covered = data if int(head[FLAGS]) & CHECKED else data[:HEADER]
+        words = int(self.total(covered)) - int(checksum.total(head[COVERED:], COVERED // 4))
+        return checksum.finish(words) == int.from_bytes(head[COVERED:].numpy().tobytes(), "little")
+
+    def _decode(
+        self,
+        sides: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        quant: Quant,
+        blocks: Blocks,
+        out: Tensor,
+        weight: float,
+        *,
+        fresh: bool,
+    ) -> None:
+        if not blocks.n:
+            return
+        mode = _mode(quant, blocks, given=False)
+        count, none = len(codes), decode.MOST - len(codes)
+        scales = [side if side.numel() else out for side in sides]
+        with _on(out):
+            for part in _parts(blocks.n, NB_DECODE):
+                how = EQUAL if mode == FUSED and not part.full else mode
+                table = _table(blocks, out.device) if how == RAGGED else None
+                decode.decode[(part.grid,)](
+                    *scales,
+                    *[scales[0]] * none,
+                    *codes,
+                    *[codes[0]] * none,
+                    out,
+                    out if table is None else table.starts,
+                    out if table is None else table.reach,
+                    blocks.n,
+                    part.tiles,
+                    part.tile0,
+                    part.lanes,
+                    blocks.size,
+                    weight,
+                    quant.lo,
+                    quant.hi,
+                    KIND=int(quant.kind),
+                    NORM=int(quant.norm),
+                    LEVELS=quant.levels,
+                    WIDTH=quant.width,
+                    MODE=how,
+                    SIZE=_constant(blocks) if how != RAGGED else 0,
+                    COUNT=count,
+                    FRESH=fresh,
+                    FULL=part.full,
+                    NB=part.per_program,
+                    num_warps=WARPS if part.full else 1,
+                    **PRECISE,
+                )
+
+    def _scales(
+        self, x: Tensor, residual: Tensor | None, alpha: float, quant: Quant, blocks: Blocks, out: Tensor, block0: int
+    ) -> None:
+        """The scales of all blocks from `block0` on."""
+        ragged = blocks.starts is not None
+        table = _table(blocks, x.device) if ragged else None
+        if table is not None:
+            per_block, count, grid = 1, blocks.count, table.segments.shape[0]
+            single = table.longest <= SEGMENT
+        else:
+            per_block = -(-blocks.size // SEGMENT)
+            count = blocks.count - block0
+            grid, single = count * per_block, per_block == 1
+        scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
+        constant: dict[str, Any] = {"NORM": int(quant.norm), "RAGGED": ragged}
+        with _on(x):
+            scales.segments[(grid,)](
+                x,
+                x if residual is None else residual,
+                out,
+                scratch,
+                x if table is None else table.starts,
+                x if table is None else table.segments,
+                blocks.n,
+                block0,
+                blocks.size,
+                per_block,
+                alpha,
+                quant.clip,
+                **constant,
+                FEEDBACK=residual is not None,
+                SINGLE=single,
+                num_warps=2,
+                **PRECISE,
+            )
+            if not single:
+                starts, parts = (x, x) if table is None else (table.starts, table.parts)
+                where = (blocks.n, block0, blocks.size, per_block, quant.clip)
+                scales.combine[(count,)](out, scratch, starts, parts, *where, **constant, num_warps=1, **PRECISE)
+
+    def _each(self, kernel: Any, n: int, width: int, source: Tensor, out: Tensor) -> None:
+        with _on(source):
+            for part in _parts(n, NB):
+                where = (n, part.tiles, part.tile0, part.lanes)
+                kernel[(part.grid,)](source, out, *where, WIDTH=width, FULL=part.full, NB=part.per_program)
+
+    def _fold(self, codes: Tensor, *, back: bool) -> None:
+        n = codes.numel()
+        if n:
+            with _on(codes):
+                passes.fold[(-(-n // 4096),)](codes, n, BACK=back, SIZE=4096)
+
+    def _sums(self, data: Tensor, first: int) -> Tensor:
+        """Partial sums of bytes."""
+        n = data.numel()
+        whole = data.data_ptr() % 4 == 0
+        grid = -(-n // (4 * WORDS))
+        cut = n // 4 * 4 if whole else 0
+        rest = -(-(n - cut) // (4 * WORDS))
+        words = -(-cut // (4 * WORDS))
+        partial = data.new_empty(words + rest, dtype=torch.int64)
+        del grid
+        with _on(data):
+            if words:
+                sums.total[(words,)](data[:cut].view(torch.int32), partial, cut, first, WORDS=WORDS)
+            if rest:
+                where = (n - cut, first + cut // 4)
+                sums.ragged_total[(rest,)](data[cut:], partial[words:], *where, BYTES=4 * WORDS)
+        return partial
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _on(x: Tensor) -> ContextManager[object]:
+    """Triton launches on the current device: make it that of the tensor."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def _parts(n: int, per_program: int) -> list[Part]:
+    full, rest = divmod(n, TILE)
+    parts = [Part(-(-full // per_program), full, 0, TILE // ROWS, True, per_program)] if full else []
+    return [*parts, Part(1, full + 1, full, -(-rest // ROWS), False, 1)] if rest else parts
+
+
+def _mode(quant: Quant, blocks: Blocks, *, given: bool) -> int:
+    if quant.norm is Norm.NONE:
+        return FUSED
+    if blocks.starts is not None:
+        return RAGGED
+    return FUSED if blocks.size in SIZES and quant.norm is not Norm.SIDES and not given else EQUAL
+
+
+def _constant(blocks: Blocks) -> int:
+    """The size of blocks where it is a constant of the compiled pass: division by a power of two is a shift."""
+    size = blocks.size
+    return size if size and size & (size - 1) == 0 else 0
+
+
+def _noisy(quant: Quant) -> bool:
+    return quant.stochastic and quant.kind not in (Kind.SIGN, Kind.PAIR)
+
+
+def _signed(words: Sequence[int]) -> list[int]:
+    """Words as int32, so that a launch always has the same types."""
+    return [word - (1 << 32) if word >> 31 else word for word in words]
+
+
+def _as_words(codes: Tensor) -> Tensor:
+    """Bytes from an address that words may be stored to."""
+    assert codes.data_ptr() % 4 == 0
+    return codes[: codes.numel() // 4 * 4].view(torch.int32) if codes.numel() >= 4 else codes
+
+
+def _table(blocks: Blocks, device: torch.device) -> Ragged:
+    """Made once for each layout; the boundaries are known on the host, so that nothing waits."""
+    known = _ragged.setdefault(blocks, {})
+    if device not in known:
+        assert blocks.starts is not None
+        starts = blocks.starts.cpu()
+        tiles = torch.arange(-(-blocks.n // TILE) + 1) * TILE
+        reach = torch.searchsorted(starts, tiles.clamp(max=blocks.n - 1), right=True) - 1
+        rows, parts = [], [0]
+        for block, (begin, end) in enumerate(blocks.ranges()):
+            rows += [(at, min(at + SEGMENT, end), block) for at in range(begin, max(end, begin + 1), SEGMENT)]
+            parts.append(len(rows))
+        longest = int(starts.diff().max()) if blocks.count else 0
+        made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
+        known[device] = Ragged(*(t.to(device, non_blocking=True) for t in made), longest)
+    return known[device]
+
+
+Launch = Callable[..., None]
