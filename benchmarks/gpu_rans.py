@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def milliseconds(run: Callable[[], object]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    times = []
+    times: list[float] = []
     for _ in range(12):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -76,39 +77,66 @@ def kernels(run: Callable[[], object]) -> str:
     return ", ".join(f"{e.name} {e.device_time:.0f}" for e in events)
 
 
+@dataclass(frozen=True)
+class Case:
+    """Symbols, and room for their bytes and for them."""
+
+    name: str
+    width: int
+    symbols: Tensor
+    out: Tensor
+    back: Tensor
+
+    @classmethod
+    def of(cls, name: str, n: int) -> Case:
+        """`n` symbols of an entropy of SCALES."""
+        sigma, width = SCALES[name]
+        symbols = symbols_of(n, sigma, width)
+        out = torch.empty(1 + packed_bytes(n, width), dtype=torch.uint8, device="cuda")
+        return cls(name, width, symbols, out, torch.empty_like(symbols))
+
+    def encode(self, chunk: int = 0, tuning: rans.Tuning = rans.TUNING) -> Tensor:
+        """How many bytes, on the device."""
+        return rans.encode(self.symbols, self.width, self.out, chunk, tuning)
+
+    def line(self, chunk: int, variant: str, tuning: rans.Tuning) -> str:
+        """Both speeds."""
+        data = self.out[: int(self.encode(chunk, tuning))].clone()
+        up = milliseconds(lambda: self.encode(chunk, tuning))
+        down = milliseconds(lambda: rans.decode(data, self.width, self.back, tuning))
+        n = self.symbols.numel()
+        return (
+            f"{self.name:9} chunk {int(data[2]):2}{' ' if chunk else '*'} {variant:14}"
+            f" encode {n / up / 1e6:6.1f} GB/s  decode {n / down / 1e6:6.1f} GB/s  {8 * data.numel() / n:.4f} bits"
+        )
+
+    def parts(self) -> str:
+        """Each kernel's time."""
+        data = self.out[: int(self.encode())].clone()
+        down = kernels(lambda: rans.decode(data, self.width, self.back))
+        return f"  encode: {kernels(self.encode)}\n  decode: {down}"
+
+
+VARIANTS = {
+    "default": rans.TUNING,
+    "no window": rans.Tuning(window=False),
+    "nothing ahead": rans.Tuning(0, 0),
+    "neither": rans.Tuning(0, 0, window=False),
+    "further ahead": rans.Tuning(2048, 512),
+}
+
+
 def main(log: int) -> None:
-    """Checks, then a line for each size of chunk and variant."""
-    n = 1 << log
+    """Checks, then a line for each size of chunk and variant; a star marks the size that the rule chose."""
     for (name, (sigma, width)), chunk in itertools.product(SCALES.items(), (0, 13, 15, 17)):
         check(width, sigma, chunk)
         print(f"bytes as C++: {name}, chunk {chunk}", flush=True)
-    base = rans.TUNING
-    variants = {
-        "default": base,
-        "no window": rans.Tuning(base.push_ahead, base.pop_ahead, window=False),
-        "nothing ahead": rans.Tuning(0, 0, window=True),
-        "neither": rans.Tuning(0, 0, window=False),
-        "further ahead": rans.Tuning(2048, 512, window=True),
-    }
-    for name, (sigma, width) in SCALES.items():
-        symbols = symbols_of(n, sigma, width)
-        out = torch.empty(1 + packed_bytes(n, width), dtype=torch.uint8, device="cuda")
-        back = torch.empty_like(symbols)
+    for name in SCALES:
+        case = Case.of(name, 1 << log)
         for chunk in (0, 13, 14, 15, 16, 17):
-            for variant, tuning in variants.items() if chunk in (0, 15) else [("default", base)]:
-                size = int(rans.encode(symbols, width, out, chunk, tuning))
-                data = out[:size].clone()
-                up = milliseconds(lambda c=chunk, t=tuning: rans.encode(symbols, width, out, c, t))
-                down = milliseconds(lambda d=data, t=tuning: rans.decode(d, width, back, t))
-                print(
-                    f"{name:9} chunk {chunk or int(data[2]):2}{'*' if not chunk else ' '} {variant:14}"
-                    f" encode {n / up / 1e6:6.1f} GB/s  decode {n / down / 1e6:6.1f} GB/s  {8 * size / n:.4f} bits",
-                    flush=True,
-                )
-        print("  encode:", kernels(lambda: rans.encode(symbols, width, out)))
-        size = int(rans.encode(symbols, width, out))
-        data = out[:size].clone()
-        print("  decode:", kernels(lambda: rans.decode(data, width, back)), flush=True)
+            for variant in VARIANTS if chunk in (0, 15) else ["default"]:
+                print(case.line(chunk, variant, VARIANTS[variant]), flush=True)
+        print(case.parts(), flush=True)
 
 
 if __name__ == "__main__":

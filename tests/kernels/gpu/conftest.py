@@ -1,4 +1,4 @@
-"""Triton's interpreter, several times as fast: without its overflow checks, and each module patched once per launch."""
+"""Triton's interpreter, several times as fast: no overflow checks, and each module patched once per launch."""
 
 from __future__ import annotations
 

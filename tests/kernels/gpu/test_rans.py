@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from thinwire import PayloadError
 from thinwire.codecs import BitPack, native
 from thinwire.codecs import rans as cpp
 from thinwire.kernels.spec import packed_bytes
@@ -121,7 +122,7 @@ def judged(data: Tensor, n: int, width: int) -> None:
     assert (back[n:] == 170).all()
     try:
         cpp.decode_frame(data, width, room)
-    except native.PayloadError:
+    except PayloadError:
         assert fault in native.FAULTS
         return
     assert fault == 0

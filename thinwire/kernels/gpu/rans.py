@@ -96,7 +96,9 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
     `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of all devices.
     """
     n = symbols.numel()
-    assert n and symbols.is_contiguous() and out.is_contiguous()
+    assert n
+    assert symbols.is_contiguous()
+    assert out.is_contiguous()
     assert not chunk or SMALLEST_CHUNK.value <= chunk <= LARGEST_CHUNK.value
     most, few = chunks_of(n, chunk), chunks_of(n // RARE.value + 1, chunk)
     bins = max(32, 1 << width)
@@ -135,7 +137,10 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     Returns a fault of `thinwire.codecs.native.FAULTS` or 0, int32 (1,) on the device; `out` then holds anything.
     """
     n, size, device = out.numel(), data.numel(), data.device
-    assert n and size and data.is_contiguous() and out.is_contiguous()
+    assert n
+    assert size
+    assert data.is_contiguous()
+    assert out.is_contiguous()
     few = n // RARE.value + 1
     most, fewer = chunks_of(n), chunks_of(few)
     zeroed = torch.zeros(1 + 2 * PLAN.value, dtype=torch.int64, device=device)

@@ -47,7 +47,7 @@ VOTES = os.environ.get("TRITON_INTERPRET", "0") != "1"
 
 
 @triton.jit
-def ranks(chosen, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def ranks(chosen, VOTES: tl.constexpr):
     """For each of the 32 threads, how many before it are chosen, and how many are in all."""
     if VOTES:  # one vote instead of five rounds of shuffles
         rank, total = tl.inline_asm_elementwise(
@@ -75,7 +75,7 @@ def ranks(chosen, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def pick(values, place, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def pick(values, place, VOTES: tl.constexpr):
     """values[place] for each of the 32 threads."""
     if VOTES:
         picked = tl.inline_asm_elementwise(
@@ -92,7 +92,7 @@ def pick(values, place, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def ask_for(pointers, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def ask_for(pointers, VOTES: tl.constexpr):
     """Have the lines at these addresses brought near, and do not wait."""
     if VOTES:
         tl.inline_asm_elementwise(

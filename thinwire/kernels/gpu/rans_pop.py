@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from thinwire.kernels.gpu.rans_lay import sum_before
 from thinwire.kernels.gpu.rans_plan import (
     BITS,
     COUNT,
@@ -31,12 +32,11 @@ from thinwire.kernels.gpu.rans_plan import (
     pick,
     ranks,
 )
-from thinwire.kernels.gpu.rans_lay import sum_before
 from thinwire.kernels.gpu.rans_read import BAD_CODE, BAD_COUNT, LEFT_OVER, TRUNCATED, find_chunks
 
 
 @triton.jit
-def words_at(data, at, size, mask):  # type: ignore[no-untyped-def]
+def words_at(data, at, size, mask):
     """Two bytes at any address, 0 past the end."""
     here = mask & (at + 1 < size)
     first = tl.load(data + at, mask=here, other=0).to(tl.uint32)
@@ -44,7 +44,7 @@ def words_at(data, at, size, mask):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def pop(x, at, words, data, size, slots, mask, VOTES: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+def pop(x, at, words, data, size, slots, mask, VOTES: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr):
     """One symbol from each state; the words read so far end at byte `at`.
 
     With WINDOW, `words` are the next 32, one in each thread, asked for before it is known who needs which: a shuffle
@@ -82,7 +82,7 @@ def pop_all(
     VOTES: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
-):  # type: ignore[no-untyped-def]
+):
     """`m` symbols; returns a fault and how many of them are `escape`."""
     lane = tl.arange(0, STATES)
     mask = lane < WIDTH
@@ -128,7 +128,7 @@ def pop_chunks(
     VOTES: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
-):  # type: ignore[no-untyped-def]
+):
     """Chunk `program_id` of a level; its escapes are counted."""
     c = tl.program_id(0).to(tl.int64)
     if c >= tl.load(plan + COUNT):
@@ -157,7 +157,7 @@ def pop_chunks(
 
 
 @triton.jit
-def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.constexpr):
     """How many symbols are rare, where those of each chunk go, and the chunks of their own message. One program."""
     count = tl.load(plans + COUNT)
     if (tl.load(plans + ESCAPED) < 0) | (count == 0):
@@ -173,7 +173,7 @@ def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.con
 
 
 @triton.jit
-def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):
     """The rare symbols of chunk `program_id` in place of its escapes."""
     c = tl.program_id(0).to(tl.int64)
     if (tl.load(plans + PLAN + COUNT) == 0) | (c >= tl.load(plans + COUNT)):
@@ -196,7 +196,7 @@ def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):  # type: 
 
 
 @triton.jit(do_not_specialize=["n"])
-def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte, where the frame says that they are plain."""
     if tl.load(plan + FORM) != PLAIN:
         return

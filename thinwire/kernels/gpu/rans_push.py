@@ -13,7 +13,7 @@ from thinwire.kernels.gpu.rans_plan import COUNT, LANES, LOG, LOW, NARROW, STATE
 
 
 @triton.jit
-def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constexpr):
     """One symbol into each state; `at` words were written before."""
     packed = (entry >> 32).to(tl.uint32)
     rest = packed & 0xFFF
@@ -34,7 +34,7 @@ def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constex
 
 
 @triton.jit
-def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, AHEAD: tl.constexpr):  # type: ignore[no-untyped-def]
+def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, AHEAD: tl.constexpr):
     """`m` symbols downwards: the last few one step at a time, the others four steps at a time.
 
     What four steps look up does not depend on the states, so it is asked for while the four before are computed, and
@@ -89,7 +89,7 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, A
 
 
 @triton.jit
-def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr, AHEAD: tl.constexpr):  # type: ignore[no-untyped-def]
+def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr, AHEAD: tl.constexpr):
     """Chunk `program_id` into its room; its bytes and its rare symbols are counted."""
     c = tl.program_id(0).to(tl.int64)
     if c >= tl.load(plan + COUNT):
