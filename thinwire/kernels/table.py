@@ -32,8 +32,8 @@ TABLE: dict[str, dict[str, str]] = {
     "dct.sandwich": {"cpu": "thinwire.kernels.cpu.dct:sandwich"},
     "rotated_codes.encode": {"cpu": "thinwire.kernels.cpu.rotated_codes:encode"},
     "rotated_codes.decode_add": {"cpu": "thinwire.kernels.cpu.rotated_codes:decode_add"},
-    "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode"},
-    "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode"},
+    "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode_frame"},
+    "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode_frame"},
 }
 
 

@@ -164,3 +164,13 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_pop.put_rares[(most,)](plans, counts, places, rares, out, COPIED, **WARPS)
     rans_pop.unpack_plain[(triton.cdiv(n, TILE),)](data, n, plans, out, width, **ONE_WARP)
     return faults
+
+
+def encode_frame(symbols: Tensor, width: int, out: Tensor) -> Tensor:
+    """`encode` as the codec asks for it."""
+    return encode(symbols, width, out)
+
+
+def decode_frame(data: Tensor, width: int, out: Tensor) -> Tensor:
+    """`decode` as the codec asks for it."""
+    return decode(data, width, out)
