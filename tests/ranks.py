@@ -24,14 +24,14 @@ TIMEOUT = 100.0
 
 def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
     """What `program(*args)` returns on each rank; every failure is raised here."""
-    return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout)
+    return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout, gpu=True)
 
 
 def endings(
     program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT, grace: float = GRACE
 ) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
-    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace)
+    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace, gpu=True)
 
 
 def as_torchrun(program: Callable[..., Any], workers: int, *args: Any) -> list[str]:

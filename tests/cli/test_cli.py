@@ -98,6 +98,7 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
         (["bench", "compress", "--save", "/"], "Is a directory"),
         (["bench", "step"], "write thinwire bench step --local"),
         (["bench", "step", "--local", "--params", "0"], "positive numbers"),
+        (["bench", "step", "--local", "--device", "tpu"], "write --device cpu or --device cuda"),
         (["bench", "step", "--local", "--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
         (["bench", "accuracy", "--seeds", "0"], "write --seeds 3"),
         (["demo", "--methods", "sgd", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),

@@ -23,6 +23,7 @@ from thinwire.lab import (
     bench_hosts,
     bench_kernels,
     bench_step,
+    gpt2,
     gradient,
     quantisers,
     rate,
@@ -65,6 +66,7 @@ RATE = {
 }
 STEP = {
     "method": "",
+    "device": "",
     "step_ms": ".1f",
     "step_ms_p20": ".1f",
     "step_ms_p80": ".1f",
@@ -73,6 +75,13 @@ STEP = {
     "wire_ms": ".1f",
     "decode_ms": ".1f",
     "tx_bits_per_param": ".2f",
+}
+STEP_GPU = {
+    **{name: form for name, form in STEP.items() if name not in ("encode_ms", "decode_ms")},
+    "encode_gpu_ms": ".2f",
+    "decode_gpu_ms": ".2f",
+    "codec_share": ".1%",
+    "alone_ms": ".1f",
 }
 HOSTS = {
     "method": "",
@@ -219,10 +228,15 @@ def step(
     hosts: Annotated[int | None, typer.Option(help="Hosts of a network lab, one rank on each; needs root.")] = None,
     rate: Annotated[str, typer.Option(help="Rate of every host's uplink, with --hosts.")] = "1gbit",
     latency: Annotated[str | None, typer.Option(help="One way, with --hosts, if the kernel has netem.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes, with --local.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: all ranks on one GPU.")] = "cpu",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes, with --local (default: 2; with --device cuda 4).")
+    ] = None,
     params: Annotated[
         int | None,
-        typer.Option(help=f"Approximate size of the gradient (default: 4194304; with --hosts {bench_hosts.PARAMS})."),
+        typer.Option(
+            help=f"Approximate size of the gradient (default: 4194304; with --hosts or a GPU {bench_hosts.PARAMS})."
+        ),
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated.")] = None,
     repeats: Annotated[
@@ -231,45 +245,78 @@ def step(
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds of timed steps per method, with --hosts.")] = 60.0,
     batch: Annotated[
-        int, typer.Option(help="Vectors that every host computes on in a step, with --hosts.")
-    ] = bench_hosts.BATCH,
+        int | None,
+        typer.Option(help="Vectors (on a GPU: texts) that every host computes on in a step, with --hosts."),
+    ] = None,
+    sequence: Annotated[int, typer.Option(help="Words of a text, with --hosts on a GPU.")] = bench_hosts.SEQUENCE,
     as_json: Json = False,
     save: Save = None,
 ) -> None:
     """Time a training step under each method, in turns with torch's DistributedDataParallel.
 
-    With --local it runs beside DDP in float32; with --hosts over shaped links, beside DDP and its hooks.
+    With --local it runs beside DDP in float32; with --hosts over shaped links, beside DDP and its hooks. On a GPU the
+    hosts train GPT-2 small.
     """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device}: write --device cpu or --device cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no GPU here; write --device cpu, or install torch with CUDA")
     if local == (hosts is not None):
         raise ValueError(
             "say where: write thinwire bench step --local, or thinwire bench step --hosts 4 --rate 1gbit as root"
         )
     if hosts is None:
-        _step_local(workers, 4 << 20 if params is None else params, method, repeats, as_json=as_json, save=save)
+        gpu = device == "cuda"
+        workers = workers or (4 if gpu else 2)
+        params = (bench_hosts.PARAMS if gpu else 4 << 20) if params is None else params
+        _step_local(workers, params, method, repeats, device, as_json=as_json, save=save)
         return
-    job = bench_hosts.Job(
-        list(dict.fromkeys(method or bench_hosts.METHODS)),
-        bench_hosts.PARAMS if params is None else params,
-        rate,
-        3 if repeats is None else repeats,
-        budget,
-        batch,
-    )
+    job = _job(device, method, params, rate, 3 if repeats is None else repeats, budget, batch, sequence)
     network = Network(hosts, rate, latency)
     job.check(hosts)
     reserve(save)
     with network, _turns(job.turns) as hear:
-        rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network)[0]
+        gpu = device == "cuda"
+        rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network, gpu=gpu)[0]
     title = (
-        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, batch of {batch}, medians in ms. "
+        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, batch of {job.batch}, medians in ms. "
         "wire_bound_ms: bits of the busiest host over the rate; wire_share: its share of the step; "
         "cpu_ms: processor time of all hosts over the cores they share."
     )
     show(rows, as_json=as_json, title=title, columns=HOSTS, save=save)
 
 
+def _job(
+    device: str,
+    method: list[str] | None,
+    params: int | None,
+    rate: str,
+    turns: int,
+    budget: float,
+    batch: int | None,
+    sequence: int,
+) -> bench_hosts.Job:
+    methods = list(dict.fromkeys(method or bench_hosts.METHODS))
+    if device == "cpu":
+        params = bench_hosts.PARAMS if params is None else params
+        return bench_hosts.Job(methods, params, rate, turns, budget, bench_hosts.BATCH if batch is None else batch)
+    if params is not None:
+        raise ValueError("hosts on a GPU train GPT-2 small, whose size is given; leave --params out")
+    batch = bench_hosts.GPU_BATCH if batch is None else batch
+    return bench_hosts.Job(
+        methods, bench_hosts.GPT2_PARAMS, rate, turns, budget, batch, device, gpt2.Shape(), sequence
+    )
+
+
 def _step_local(
-    workers: int, params: int, method: list[str] | None, repeats: int | None, *, as_json: bool, save: Path | None
+    workers: int,
+    params: int,
+    method: list[str] | None,
+    repeats: int | None,
+    device: str,
+    *,
+    as_json: bool,
+    save: Path | None,
 ) -> None:
     turns = 15 if repeats is None else repeats
     if params < 1 or turns < 1:
@@ -279,12 +326,15 @@ def _step_local(
         tw.method(text)
     reserve(save)
     with _turns(turns) as hear:
-        rows = launch(bench_step.bench, workers, methods, params, turns, timeout=3600.0, hear=hear)[0]
+        gpu = device == "cuda"
+        rows = launch(bench_step.bench, workers, methods, params, turns, device, timeout=3600.0, hear=hear, gpu=gpu)[
+            0
+        ]
     title = (
         f"One step, {workers} workers, {rows[0]['params']:,} parameters, medians in ms. "
         "ddp_ms: DistributedDataParallel in float32, in turns with the methods."
     )
-    show(rows, as_json=as_json, title=title, columns=STEP, save=save)
+    show(rows, as_json=as_json, title=title, columns=STEP_GPU if device == "cuda" else STEP, save=save)
 
 
 @contextmanager

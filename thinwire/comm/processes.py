@@ -3,12 +3,14 @@
 Gathers, all-to-alls and swaps are sends and receives to each peer, so that sizes may differ and nothing is padded or
 copied into a common buffer; sums are the backend's own all-reduce. Sizes that a request does not promise are asked
 for first, eight bytes per peer, unless an upper bound is known. Peers that share a group of their own talk on it.
-With gloo a CUDA tensor is staged through pinned memory: what crosses the bus is what the request holds, so an
-exchange that compresses on the GPU moves only its payload.
+With gloo a CUDA tensor is staged through pinned memory (`comm/pinned.py`): what crosses the bus is what the request
+holds, so an exchange that compresses on the GPU moves only its payload. The thread waits once, for the bytes that it
+is to send. What arrives goes to the GPU without a wait, and its first bytes are noted in `Comm.heads` on the way.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -17,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.comm import backend as backends
+from thinwire.comm.pinned import Pinned
 from thinwire.comm.posted import Posted
 from thinwire.core.clock import Clock
 from thinwire.core.comm import (
@@ -36,10 +40,10 @@ from thinwire.core.comm import (
     Wait,
     count,
 )
+from thinwire.core.payload import HEADER, MAGIC, size_of
 
 T = TypeVar("T")
 Ranks = tuple[int, ...]
-Posts = list[tuple[int, Tensor]]
 LOCAL: dict[type, Callable[[Any], float | None]] = {
     NowRequest: lambda request: time.perf_counter(),
     SleepRequest: lambda request: time.sleep(request.seconds),
@@ -66,16 +70,24 @@ class Processes:
 
     With `gone`, a set that drivers of one rank may share, a swap goes on without a peer that has broken off: the peer
     joins the set and its answer is missing.
+
+    Drivers that share their groups take turns on them: `gate` returns when this one may use the network.
     """
 
-    def __init__(self, groups: Mapping[Ranks, dist.ProcessGroup], gone: set[int] | None = None) -> None:
+    def __init__(
+        self,
+        groups: Mapping[Ranks, dist.ProcessGroup],
+        gone: set[int] | None = None,
+        backend: backends.Backend | None = None,
+    ) -> None:
         self._groups = dict(groups)
         everybody = next(iter(self._groups.values()))
         self._patient = gone is None
         rank, size = dist.get_rank(everybody), dist.get_world_size(everybody)
         self.comm = Comm(rank, size, gone=set() if gone is None else gone)
         self._global = [dist.get_global_rank(everybody, rank) for rank in range(self.comm.size)]
-        self._batched = dist.get_backend(everybody) == "nccl"  # nccl wants all sends and receives of a round at once
+        self._backend = backend or backends.named(backends.name_of(everybody))
+        self.gate: Callable[[], None] = _open
         self._handlers: dict[type, Callable[[Any, int], Any]] = {
             AllReduceRequest: self._all_reduce,
             AllGatherRequest: self._all_gather,
@@ -86,6 +98,7 @@ class Processes:
             RecvRequest: self._recv,
         }
         self._posted = Posted()
+        self._pinned = Pinned()
 
     @property
     def everybody(self) -> dist.ProcessGroup:
@@ -130,28 +143,42 @@ class Processes:
         me = request.ranks.index(self.comm.rank)
         if len(request.ranks) == 1:
             return _alone(request)
+        self.gate()
         count(self.traffic, me, request)
-        return handler(request, me)
+        try:
+            return handler(request, me)
+        except BaseException:
+            self._pinned.abandon()
+            raise
 
     def _all_reduce(self, request: AllReduceRequest, me: int) -> Tensor:
-        x = self._stage(request.x)
-        dist.all_reduce(x, OPS[request.op], self._groups[request.ranks])
-        return x.to(request.x.device, non_blocking=True)
+        x = request.x
+        (there,) = self._stage(x)
+        self._backend.all_reduce(there, OPS[request.op], self._groups[request.ranks])
+        if there is x:
+            return x
+        if self._backend.batched:
+            return _to(there, x.device)
+        x.copy_(there, non_blocking=True)
+        self._pinned.give_back(x)
+        return x
 
     def _all_gather(self, request: AllGatherRequest, me: int) -> list[Tensor]:
         everybody = range(len(request.ranks))
         sends = {peer: request.x for peer in everybody if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.x)
+        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.x, exact=request.exact)
         return [request.x if peer == me else arrived[peer] for peer in everybody]
 
     def _all_to_all(self, request: AllToAllRequest, me: int) -> list[Tensor]:
         sends = {peer: x for peer, x in enumerate(request.xs) if peer != me}
-        arrived = self._trade(request.ranks, sends, tuple(sends), self._room(request), request.xs[me])
+        arrived = self._trade(
+            request.ranks, sends, tuple(sends), self._room(request), request.xs[me], exact=request.exact
+        )
         return [x if peer == me else arrived[peer] for peer, x in enumerate(request.xs)]
 
     def _room(self, request: AllGatherRequest | AllToAllRequest) -> Sequence[int] | None:
         """How much room to make, or None to ask. gloo takes a message shorter than its buffer, nccl does not."""
-        return request.sizes if request.exact or not self._batched else None
+        return request.sizes if request.exact or not self._backend.batched else None
 
     def _swap(self, request: SwapRequest, me: int) -> dict[int, Tensor]:
         sizes = (request.x.numel(),) * len(request.ranks) if request.equal else None
@@ -165,31 +192,52 @@ class Processes:
         sources: Sequence[int],
         sizes: Sequence[int] | None,
         like: Tensor,
+        *,
+        exact: bool = True,
     ) -> dict[int, Tensor]:
-        """Send to peers of the group, receive from the sources; `sizes` are by source, asked for when None."""
+        """Send to peers of the group, receive from the sources; `sizes` are by source, asked for when None.
+
+        Messages that are not `exact` may be shorter than the sizes promise.
+        """
         if sizes is None:
-            device = self._native(like)
-            mine = {peer: torch.tensor([x.numel()], device=device) for peer, x in sends.items()}
-            theirs = {peer: torch.empty(1, dtype=torch.int64, device=device) for peer in sources}
+            mine = {peer: self._small([x.numel()]) for peer, x in sends.items()}
+            theirs = {peer: self._backend.room(1, torch.int64, like) for peer in sources}
             self.traffic.count(*mine.values())
             broken = self._post(ranks, mine, theirs)
             known = {peer: int(size) for peer, size in theirs.items() if peer not in broken}
             sends = {peer: x for peer, x in sends.items() if peer not in broken}
         else:
             known = {peer: sizes[peer] for peer in sources}
-        device = self._native(like)
-        pin = like.is_cuda and device.type == "cpu"
-        buffers = {p: torch.empty(n, dtype=like.dtype, device=device, pin_memory=pin) for p, n in known.items()}
-        broken = self._post(ranks, {peer: self._stage(x) for peer, x in sends.items()}, buffers)
-        return _to({peer: buffer for peer, buffer in buffers.items() if peer not in broken}, like.device)
+        if self._backend.batched or self._backend.holds(like):
+            buffers = {p: self._backend.room(n, like.dtype, like) for p, n in known.items()}
+            broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
+            return {p: _to(buffer, like.device) for p, buffer in buffers.items() if p not in broken}
+        buffers = {p: self._pinned.take(n, like.dtype) for p, n in known.items()}
+        broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
+        arrived = {p: self._up(b, like.device, exact=exact) for p, b in buffers.items() if p not in broken}
+        self._pinned.abandon() if broken else self._pinned.give_back(like)
+        return arrived
+
+    def _up(self, buffer: Tensor, device: torch.device, *, exact: bool) -> Tensor:
+        """What arrived in pinned memory, on the GPU, and its first bytes in `heads`. Room that is left stays here."""
+        if buffer.dtype != torch.uint8 or buffer.numel() < HEADER.size:
+            return _copied(buffer, device)
+        head = ctypes.string_at(buffer.data_ptr(), HEADER.size)
+        if not exact and head.startswith(MAGIC):
+            buffer = buffer[: size_of(head)]
+        x = _copied(buffer, device)
+        self.comm.heads[x] = head
+        return x
 
     def _post(self, ranks: Ranks, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> set[int]:
         """Do all sends and receives of one round, from the next neighbour on; returns the peers that broke off."""
         me, n = ranks.index(self.comm.rank), len(ranks)
         incoming = [(p, receives[p]) for p in sorted(receives, key=lambda p: (me - p) % n) if receives[p].numel()]
         outgoing = [(p, sends[p].contiguous()) for p in sorted(sends, key=lambda p: (p - me) % n) if sends[p].numel()]
-        if self._batched:
-            return self._post_at_once(ranks, incoming, outgoing)
+        if self._backend.batched:
+            into, out_of = ([(self._global[ranks[p]], x) for p, x in posts] for posts in (incoming, outgoing))
+            self._backend.at_once(into, out_of, self._groups[ranks])
+            return set()
         works: list[tuple[int, dist.Work]] = []
         broken: set[int] = set()
         for posts, call in ((incoming, dist.ProcessGroup.recv), (outgoing, dist.ProcessGroup.send)):
@@ -205,14 +253,6 @@ class Processes:
             except RuntimeError as error:
                 self._broke(ranks, peer, broken, error)
         return broken
-
-    def _post_at_once(self, ranks: Ranks, incoming: Posts, outgoing: Posts) -> set[int]:
-        group = self._groups[ranks]
-        operations = [dist.P2POp(dist.irecv, x, self._global[ranks[peer]], group) for peer, x in incoming]
-        operations += [dist.P2POp(dist.isend, x, self._global[ranks[peer]], group) for peer, x in outgoing]
-        for started in dist.batch_isend_irecv(operations) if operations else []:
-            started.wait()
-        return set()
 
     def _between(self, ranks: Ranks, peer: int) -> tuple[dist.ProcessGroup, int]:
         """The group of this rank and a peer alone, if there is one, so that a fault on it stays between them.
@@ -234,20 +274,25 @@ class Processes:
     def _send(self, request: SendRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]
         for part in self._parts(request.x):
-            dist.send(part, to, group)
+            self._backend.send(part, to, group)
 
     def _post_one(self, request: PostRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]
         parts = self._parts(request.x.clone())  # the sender may go on to change its own
-        works = [dist.isend(part, to, group) for part in parts]
+        works = [self._backend.post(part, to, group) for part in parts]
         self._posted.keep([work for work in works if work is not None], parts)
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         """What goes over the wire for one tensor: its kind and size, and its elements if it has any."""
-        x = self._stage(x).contiguous()
-        head = torch.tensor([DTYPES.index(x.dtype), x.numel()])
+        x = (x if self._backend.holds(x) else self._backend.bring(x)).contiguous()
+        head = self._small([DTYPES.index(x.dtype), x.numel()])
         self.traffic.count(head)
-        return [head.to(x.device), x] if x.numel() else [head.to(x.device)]
+        return [head, x] if x.numel() else [head]
+
+    def _small(self, numbers: Sequence[int]) -> Tensor:
+        """A few numbers to send."""
+        found = torch.tensor(numbers)
+        return found if self._backend.holds(found) else self._backend.bring(found)
 
     def finish(self) -> None:
         """Wait until every message that was posted has been received. A rank that posts calls it before it leaves."""
@@ -255,33 +300,33 @@ class Processes:
 
     def _recv(self, request: RecvRequest, me: int) -> tuple[int, Tensor]:
         group = self._groups[request.ranks]
-        device = self._native(torch.empty(0))
-        head = torch.empty(2, dtype=torch.int64, device=device)
+        here = torch.empty(0)
+        head = self._backend.room(2, torch.int64, here)
         source = None if request.source is None else self._global[request.ranks[request.source]]
-        sender = dist.recv(head, source, group)
+        sender = self._backend.recv(head, source, group)
         dtype, size = head.tolist()
-        x = torch.empty(size, dtype=DTYPES[dtype], device=device)
+        x = self._backend.room(size, DTYPES[dtype], here)
         if size:
-            dist.recv(x, sender, group)
+            self._backend.recv(x, sender, group)
         return request.ranks.index(self._global.index(sender)), x
 
-    def _native(self, like: Tensor) -> torch.device:
-        """The device where the backend can read and write a tensor like this one."""
-        if not self._batched:
-            return torch.device("cpu")
-        return like.device if like.is_cuda else torch.device("cuda", torch.cuda.current_device())
+    def _stage(self, *tensors: Tensor) -> list[Tensor]:
+        """The tensors where the backend can read them; one that occurs twice is copied once."""
+        there: dict[int, Tensor] = {}
+        low: dict[int, Tensor] = {}
+        for x in tensors:
+            if self._backend.holds(x):
+                there[id(x)] = x
+            elif not self._backend.batched:
+                low[id(x)] = x
+            elif id(x) not in there:
+                there[id(x)] = self._backend.bring(x)
+        there |= dict(zip(low, self._pinned.fetch(*low.values()), strict=True))
+        return [there[id(x)] for x in tensors]
 
-    def _stage(self, x: Tensor) -> Tensor:
-        """`x` where the backend can read it."""
-        device = self._native(x)
-        if x.device == device:
-            return x
-        if device.type == "cuda":
-            return x.to(device)
-        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        pinned.copy_(x, non_blocking=True)
-        torch.cuda.current_stream(x.device).synchronize()
-        return pinned
+
+def _open() -> None:
+    """Whoever does not share its groups may always use them."""
 
 
 def _alone(request: Request[Any]) -> Any:
@@ -295,5 +340,11 @@ def _alone(request: Request[Any]) -> Any:
     return {}
 
 
-def _to(tensors: Mapping[int, Tensor], device: torch.device) -> dict[int, Tensor]:
-    return {peer: t.to(device, non_blocking=True) for peer, t in tensors.items()}
+def _copied(x: Tensor, device: torch.device) -> Tensor:
+    """A copy of pinned memory, which is not waited for."""
+    return torch.empty(x.shape, dtype=x.dtype, device=device).copy_(x, non_blocking=True)
+
+
+def _to(x: Tensor, device: torch.device) -> Tensor:
+    """`x` there; what goes to the host is waited for, since the host may read it at once."""
+    return x.to(device, non_blocking=device.type == "cuda")

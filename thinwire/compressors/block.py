@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
@@ -20,6 +20,8 @@ from thinwire.core.payload import HEADER, Payload, Tail
 from thinwire.kernels.spec import Blocks, Quant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.core.types import Key, Layout
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 class KernelCompressor(FusedCompressor):
     """A subclass says how an element becomes a field (`quant`) and which elements share a scale (`blocks`)."""
+
+    decodes_any: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -92,6 +96,20 @@ class KernelCompressor(FusedCompressor):
     def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """One fused pass: unpack, scale, write."""
         self._decode(body, layout, out, weight, fresh=True)
+
+    @final
+    def mean(
+        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
+    ) -> None:
+        """All payloads in one pass, where the tier has one."""
+        for payload in payloads:
+            self.check(payload, layout, out, key)
+        if not payloads or not layout.numel:
+            out.zero_()
+            return
+        plan = _plan(self, layout)
+        sides, codes = zip(*(plan.cut(payload.aligned().body) for payload in payloads), strict=True)
+        kernels.select(out).decode_mean(sides, codes, plan.quant, plan.blocks, out.detach().view(-1), weight)
 
     def _decode(self, body: Tensor, layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
         plan = _plan(self, layout)

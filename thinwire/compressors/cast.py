@@ -36,6 +36,7 @@ class Cast(Biased):
     """Sixteen bits per element."""
 
     name: ClassVar[str] = "cast"
+    decodes_any: ClassVar[bool] = True
     format: Literal["fp16", "bf16"] = "bf16"
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ class Identity(Compressor):
 
     name: ClassVar[str] = "identity"
     linear: ClassVar[bool] = True
+    decodes_any: ClassVar[bool] = True
 
     @property
     def unbiased(self) -> bool:

@@ -55,6 +55,7 @@ class MiniFloat(Biased):
     """A float of 8 or 4 bits, scaled by block."""
 
     name: ClassVar[str] = "float"
+    decodes_any: ClassVar[bool] = True
     format: Literal["e4m3", "e5m2", "e2m1"] = "e4m3"
     block: int | None = 128
 

@@ -84,9 +84,9 @@ class Channel(Config):
         with ctx.clock.span("encode"):
             if self.memory.feedback is not None:
                 (a, b), e = self.memory.feedback, state["residual"]
-                return encode_with_feedback(
-                    self.encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, checksum=self.checksum
-                )
+                encoder, checksum = self.encoder, self.checksum
+                sent = encode_with_feedback(encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, checksum=checksum)
+                return ctx.sent(sent)
             payload = self._send(x, state, ctx)
         if self.memory.skips:
             ctx.clock.mark("skip" if payload is None else "upload")
@@ -96,7 +96,7 @@ class Channel(Config):
         p = self.memory.before(x, state, ctx)
         if p is None:
             return None
-        payload = self.encoder.encode(p, ctx.layout, ctx.key, checksum=self.checksum)
+        payload = ctx.sent(self.encoder.encode(p, ctx.layout, ctx.key, checksum=self.checksum))
         if self.memory.remembers or self.memory.skips:
             sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
             if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
@@ -111,12 +111,8 @@ class Channel(Config):
         """
         with ctx.clock.span("decode"):
             out = torch.empty(ctx.layout.numel, device=arrived[0].device) if out is None else out
-            some = [data for data in arrived if data.numel()]
-            for place, data in enumerate(some):
-                payload = Payload(data) if self.predictable else Payload.at_start(data)
-                self.encoder.decode_add(payload, ctx.layout, out, 1.0 / len(arrived), key=ctx.key, fresh=place == 0)
-            if not some:
-                out.zero_()
+            payloads = [ctx.payload(data, exact=self.predictable) for data in arrived if data.numel()]
+            self.encoder.mean(payloads, ctx.layout, out, 1.0 / len(arrived), ctx.key)
             return self.memory.receive(out, state)
 
 

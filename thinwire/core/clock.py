@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 Now: TypeAlias = Callable[[], float]
+
+
+class Stamp(Protocol):
+    """A moment in a GPU's queue: torch.cuda.Event."""
+
+    def synchronize(self) -> None:
+        """Wait until the queue has come this far."""
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Milliseconds until a later one."""
 
 
 class Span(NamedTuple):
@@ -29,9 +39,13 @@ class Running:
 
     def __enter__(self) -> None:
         self._start = self._clock.now()
+        if self._clock.stamp is not None:
+            self._queued = self._clock.stamp()
 
     def __exit__(self, *_: object) -> None:
         clock = self._clock
+        if clock.stamp is not None:
+            clock.queued.append((self._what, self._queued, clock.stamp()))
         clock.spans.append(Span(self._what, self._start, clock.now(), clock.bucket, clock.chunk))
 
 
@@ -44,6 +58,9 @@ class Clock:
     chunk: int = 0
     spans: list[Span] = field(default_factory=list)
     now: Now = perf_counter
+    stamp: Callable[[], Stamp] | None = None
+    """Where a GPU is timed too: a stamp at the end of what is queued. The host's own spans cover the queueing."""
+    queued: list[tuple[str, Stamp, Stamp]] = field(default_factory=list)
 
     def span(self, what: str) -> Running:
         """Time the block."""

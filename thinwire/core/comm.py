@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 T = TypeVar("T")
 
@@ -198,6 +199,9 @@ class Comm:
     ranks: tuple[int, ...] = ()  # of this view, as numbered in the whole world; empty for everybody
     gone: set[int] = field(default_factory=set)  # neighbours that a driver has given up on, if it may
     channel: int = 0  # on the clock, only requests of the same channel meet
+    heads: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    """The first bytes of messages that lie on a GPU, by tensor, where the host knows them: they came through its
+    memory, or it wrote them. Reading them from the GPU would be a wait."""
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -208,7 +212,8 @@ class Comm:
         if self.rank not in members or any(not 0 <= m < self.size for m in members):
             raise ValueError(f"rank {self.rank} of {self.size} cannot be part of the group {list(members)}")
         ranks = tuple(self.ranks[m] for m in members)
-        return Comm(list(members).index(self.rank), len(ranks), self.traffic, ranks, channel=self.channel)
+        rank = list(members).index(self.rank)
+        return Comm(rank, len(ranks), self.traffic, ranks, channel=self.channel, heads=self.heads)
 
     def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
         """Sum or maximum over ranks; `x` may be overwritten."""

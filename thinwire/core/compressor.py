@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar, final
 
@@ -33,6 +34,9 @@ class Compressor(Config, ABC):
     """Whether `nbytes` is exact, so that peers need not exchange sizes."""
     keeps_scale: ClassVar[bool] = True
     """Whether C(a x) grows with a, which error feedback needs."""
+    decodes_any: ClassVar[bool] = False
+    """Whether any bytes of the right size decode to some vector, without the sender's key. A checksum that a GPU
+    computes may then be looked at after decoding."""
 
     @property
     @abstractmethod
@@ -120,7 +124,26 @@ class Compressor(Config, ABC):
         With a key, step, bucket and hop must be those of the key, and its seed is the sender's. With `fresh`, what
         was in `out` counts as zero.
         """
-        header = _payload(payload).open(scheme(self, layout), key=key)
+        sender = self.check(payload, layout, out, key)
+        if layout.numel:
+            (self.put if fresh else self.add)(payload.aligned().body, layout, sender, out.detach().view(-1), weight)
+
+    def mean(
+        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
+    ) -> None:
+        """`out = weight * sum of decode(payload)`, in place, added in the order given; 0 if there are none.
+
+        A subclass with a pass for several payloads at once, which gives the same bits, may replace it.
+        """
+        if not payloads:
+            out.zero_()
+        for place, payload in enumerate(payloads):
+            self.decode_add(payload, layout, out, weight, key=key, fresh=place == 0)
+
+    @final
+    def check(self, payload: Payload, layout: Layout, out: Tensor, key: Key | None) -> Key:
+        """Every check before a payload is decoded into `out`; returns the sender's key."""
+        header = _payload(payload).open(scheme(self, layout), key=key, at_once=not self.decodes_any)
         if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
             raise ValueError(
                 f"decode_add adds into a contiguous float32 tensor of {layout.numel} elements; "
@@ -131,10 +154,8 @@ class Compressor(Config, ABC):
         expected, got = self.nbytes(layout), payload.body.numel()
         if got > expected or (self.fixed_size and got != expected):
             raise PayloadError(f"{self.id} of {layout.numel} elements has {expected} body bytes; {got} arrived")
-        if layout.numel:
-            seed = key.seed if key else 0
-            sender = Key(seed, header.step, header.rank, header.bucket, header.hop, key.offset if key else 0)
-            (self.put if fresh else self.add)(payload.aligned().body, layout, sender, out.detach().view(-1), weight)
+        seed = key.seed if key else 0
+        return Key(seed, header.step, max(0, header.rank), header.bucket, header.hop, key.offset if key else 0)
 
 
 class Biased(Compressor):

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from thinwire import kernels
 from thinwire.core.errors import PayloadError
-from thinwire.kernels.spec import CHECKED, COVERED
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Key
+    from thinwire.core.verdicts import Verdicts
+    from thinwire.kernels.key import Key
 
 MAGIC = b"thin"
 VERSION = 2
 HEADER = struct.Struct("<4sBBHIIIIHHI")  # magic version flags rank scheme step bucket body_bytes hop zero checksum
 BODY_BYTES = 7  # the index of this field in the header
+SCHEME = 8  # its first byte; the bytes of flags and rank come right before it
+DAMAGED = "the checksum does not match: the payload was damaged on the way"
 
 
 class Header(NamedTuple):
@@ -42,9 +45,15 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """What crosses the network. `data` is all of it; `body` is what the compressor wrote."""
+    """What crosses the network. `data` is all of it; `body` is what the compressor wrote.
+
+    On a GPU `head` spares a wait, and so does `later`: a check of the data is then made where the data is, and its
+    outcome left there.
+    """
 
     data: Tensor  # (32 + body bytes,) uint8, contiguous
+    head: bytes | None = None  # the first bytes, at least those that the checksum covers, where the host knows them
+    later: Verdicts | None = None
 
     @classmethod
     def new(cls, body_bytes: int, device: torch.device | None = None) -> Payload:
@@ -52,11 +61,10 @@ class Payload:
         return cls(torch.empty(HEADER.size + body_bytes, dtype=torch.uint8, device=device))
 
     @classmethod
-    def at_start(cls, data: Tensor) -> Payload:
+    def at_start(cls, data: Tensor, head: bytes | None = None, later: Verdicts | None = None) -> Payload:
         """The payload at the start of a buffer that may be longer; its header says how long it is."""
-        if data.numel() < HEADER.size:
-            return cls(data)
-        return cls(data[: HEADER.size + HEADER.unpack(_get(data, HEADER.size))[BODY_BYTES]])
+        whole = cls(data, head, later)
+        return whole if data.numel() < HEADER.size else replace(whole, data=data[: size_of(whole._known())])
 
     @property
     def body(self) -> Tensor:
@@ -70,7 +78,7 @@ class Payload:
 
     def aligned(self) -> Payload:
         """The same bytes at an address where numbers can be read in place; copied only if necessary."""
-        return self if self.data.data_ptr() % 8 == 0 else Payload(self.data.clone())
+        return self if self.data.data_ptr() % 8 == 0 else replace(self, data=self.data.clone())
 
     def trim(self, used: int | None) -> Payload:
         """The payload with `used` body bytes; None keeps all."""
@@ -83,31 +91,42 @@ class Payload:
         header = HEADER.pack(
             MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
         )[:COVERED]
-        covered = self._covered(checksum=checksum)
-        kernels.get("cpu").seal(covered, header, *(tail if checksum and tail else ()))
-        if not self.data.is_cpu:
-            self.data[: HEADER.size].copy_(covered[: HEADER.size])
-        return self
+        sums = tail if checksum and tail else ()
+        if self.data.is_cpu:
+            kernels.get("cpu").seal(self.data, header, *sums)
+            return self
+        kernels.select(self.data).seal(self.data, header, *sums)
+        return replace(self, head=header)
 
-    def open(self, scheme: int, *, key: Key | None = None) -> Header:
-        """Check everything that the header says; `key` also checks that step and bucket are the expected ones."""
-        data = self.data
+    def open(self, scheme: int, *, key: Key | None = None, at_once: bool = False) -> Header:
+        """Check everything that the header says; `key` also checks that step and bucket are the expected ones.
+
+        What takes a look at a GPU is checked there, without a wait, and left to `later`, unless it must be known
+        `at_once`. Where the host has not seen the header, the rank is then said to be -1.
+        """
+        data, later = self.data, None if at_once else self.later
         if data.dtype != torch.uint8 or data.dim() != 1 or not data.is_contiguous():
             raise PayloadError(
                 f"a payload is a contiguous 1-D uint8 tensor; got {data.dtype} of shape {tuple(data.shape)}"
             )
         if data.numel() < HEADER.size:
             raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
-        raw = _get(data, HEADER.size)
-        magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, _ = HEADER.unpack(raw)
+        if later is not None and key is not None and self.head is None:
+            return self._open_unseen(scheme, key, later)
+        magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, _ = HEADER.unpack(self._known())
         if magic != MAGIC:
             raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
         if version != VERSION:
             raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
         if body_bytes != data.numel() - HEADER.size:
             raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
-        if flags & ~CHECKED or zero or not kernels.get("cpu").sealed(self._covered(checksum=bool(flags & CHECKED))):
-            raise PayloadError("the checksum does not match: the payload was damaged on the way")
+        if flags & ~CHECKED or zero:
+            raise PayloadError(DAMAGED)
+        if later is not None:
+            where = f"the payload of rank {rank} in step {step}, bucket {bucket}, hop {hop}"
+            later.add(kernels.select(data).damaged(data), f"{where}: {DAMAGED}")
+        elif not (kernels.get("cpu") if data.is_cpu else kernels.select(data)).sealed(data):
+            raise PayloadError(DAMAGED)
         if made_by != scheme:
             raise PayloadError(
                 f"made by another compressor or for another layout (scheme {made_by:#010x}, expected {scheme:#010x})"
@@ -119,9 +138,28 @@ class Payload:
             )
         return Header(rank, step, bucket, hop)
 
-    def _covered(self, *, checksum: bool) -> Tensor:
-        """What the checksum covers, in host memory; no more than that is copied from a GPU."""
-        return (self.data if checksum else self.data[: HEADER.size]).cpu()
+    def _open_unseen(self, scheme: int, key: Key, later: Verdicts) -> Header:
+        """Compare the header with the expected one where it is; only sender and flags may differ."""
+        size = self.data.numel() - HEADER.size
+        fields = (MAGIC, VERSION, CHECKED, 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0)
+        expected = torch.frombuffer(bytearray(HEADER.pack(*fields)), dtype=torch.uint8)
+        expected = expected.to(self.data.device, non_blocking=True)
+        differs = self.data[:COVERED] != expected[:COVERED]
+        differs[FLAGS:SCHEME].zero_()
+        where = f"a payload of step {key.step}, bucket {key.bucket}, hop {key.hop}"
+        later.add(differs.any(), f"{where} has a header that is not the expected one")
+        later.add(kernels.select(self.data).damaged(self.data), f"{where}: {DAMAGED}")
+        return Header(-1, key.step, key.bucket, key.hop)
+
+    def _known(self) -> bytes:
+        """The header as the host knows it, which may not know the checksum, or as it is read now."""
+        return self.head.ljust(HEADER.size, b"\0")[: HEADER.size] if self.head else _get(self.data, HEADER.size)
+
+
+def size_of(head: bytes) -> int:
+    """How many bytes a payload has that starts like this."""
+    size: int = HEADER.size + HEADER.unpack(head)[BODY_BYTES]
+    return size
 
 
 def _get(data: Tensor, n: int) -> bytes:

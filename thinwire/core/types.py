@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from thinwire.core.clock import Clock
+from thinwire.core.payload import Payload
 from thinwire.kernels.key import Key
 
 if TYPE_CHECKING:
     from thinwire.core.comm import Comm
+    from thinwire.core.verdicts import Verdicts
 
 __all__ = ["Context", "Key", "Layout", "State"]
 
@@ -144,3 +146,16 @@ class Context:
     motion: tuple[float, ...] = ()
     """The last parameter steps, newest first, for memories that ask: each the mean square over all elements of
     step / lr. Multiplied by the elements of a vector it is the vector's share of the squared length."""
+    verdicts: Verdicts | None = None
+    """Where checks of payloads on a GPU leave their outcome; without it they are waited for."""
+
+    def payload(self, data: Tensor, *, exact: bool = True) -> Payload:
+        """A message that has arrived, or that was sent; one that is not `exact` may be followed by anything."""
+        head = None if data.is_cpu else self.comm.heads.get(data)
+        return Payload(data, head, self.verdicts) if exact else Payload.at_start(data, head, self.verdicts)
+
+    def sent(self, payload: Payload) -> Payload:
+        """A payload made here, whose header need not be read back from a GPU."""
+        if payload.head is not None:
+            self.comm.heads[payload.data] = payload.head
+        return payload if self.verdicts is None else replace(payload, later=self.verdicts)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, final
 
 import torch.distributed as dist
 
+from thinwire.comm import backend
 from thinwire.comm.processes import Processes, Ranks
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ Slot = dict[Ranks, dist.ProcessGroup]
 @final
 @dataclass(frozen=True)
 class Wanted:
-    """What a wire needs: for each of `slots` slots, a group of all ranks and the `groups` of some ranks."""
+    """What a wire needs: for each of `slots` slots, a group of all ranks and the `groups` of some ranks.
+
+    `lanes` are the drivers that work on them, one per slot, or several that take turns on one slot.
+    """
 
     slots: int
     groups: tuple[Ranks, ...]
     timeout: float
     backend: str
+    lanes: int = 0  # as many as slots, if 0
 
     @property
     def digest(self) -> int:
@@ -52,13 +57,15 @@ class Lent:
     slots: list[Slot] = field(default_factory=list)
 
     def drivers(self, gone: set[int] | None = None) -> list[Processes]:
-        """One driver per slot. With `gone`, they go on without a neighbour that breaks off, and add it to the set."""
-        return [self.driver(slot, gone) for slot in range(len(self.slots))]
+        """One driver per lane. With `gone`, they go on without a neighbour that breaks off, and add it to the set."""
+        slots = len(self.slots)
+        return [self.driver(lane % slots, gone) for lane in range(max(slots, self.wanted.lanes))]
 
     def driver(self, slot: int, gone: set[int] | None = None) -> Processes:
         """A driver on the groups of a slot that this rank is in."""
         rank = dist.get_rank(self.parent)
-        return Processes({ranks: group for ranks, group in self.slots[slot].items() if rank in ranks}, gone)
+        mine = {ranks: group for ranks, group in self.slots[slot].items() if rank in ranks}
+        return Processes(mine, gone, backend.named(self.wanted.backend))
 
     def give_back(self) -> None:
         """Let the next wire have these groups, on which nothing is under way."""
@@ -97,6 +104,6 @@ def _make(parent: dist.ProcessGroup, wanted: Wanted) -> Slot:
     for ranks in dict.fromkeys([everybody, *wanted.groups]):
         members = [dist.get_global_rank(parent, rank) for rank in ranks]
         slot[ranks] = dist.new_group(
-            members, timeout=limit, backend=wanted.backend, use_local_synchronization=not whole
+            members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
     return slot

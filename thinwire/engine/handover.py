@@ -44,6 +44,15 @@ class Handover:
             torch.cuda.current_stream(self._device).wait_event(done)
 
 
+def fetched(number: torch.Tensor) -> float:
+    """One number from a GPU: this thread sleeps until the current stream has made and copied it."""
+    here = number.to("cpu", non_blocking=True)  # torch takes pinned memory for it
+    there = torch.cuda.Event(blocking=True)
+    there.record(torch.cuda.current_stream(number.device))
+    there.synchronize()
+    return float(here)
+
+
 def _now(device: torch.device) -> torch.cuda.Event | None:
     if device.type != "cuda":
         return None
@@ -54,4 +63,4 @@ def _now(device: torch.device) -> torch.cuda.Event | None:
 
 @lru_cache(maxsize=256)
 def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device, priority=-1)  # what is sent goes before what is still to be computed

@@ -3,6 +3,9 @@
 Every slot has a thread and process groups of its own, so that what a rank sends next on a group depends only on the
 order in which work was launched, which is the same on all ranks, and never on what arrived first. While one slot
 waits for the network, another encodes and a third decodes. At most n pieces of work are open.
+
+Where slots share their groups, they take turns: a piece of work uses the network once all those before it have ended.
+It may encode before its turn. What is sent in which order then depends on the order of launch alone, as before.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast, final
+
+import torch
 
 from thinwire.comm.processes import Processes
 from thinwire.core.comm import Wait
@@ -73,15 +79,44 @@ class Piece(Wait, Generic[T]):
 
 
 @final
-class Lane:
-    """Threads that run `work(driver)`, one per driver. `explain` turns an error into what the user should see."""
+class Turns:
+    """Whose turn it is: that of the first piece of work that has not ended."""
 
-    def __init__(self, drivers: Sequence[Processes], explain: Explain) -> None:
+    def __init__(self) -> None:
+        self._first = 0
+        self._ended: set[int] = set()  # later ones
+        self._changed = threading.Condition()
+
+    def wait(self, number: int) -> None:
+        """Return when all pieces of work before this one have ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._first >= number)
+
+    def end(self, number: int) -> None:
+        """Note that a piece of work has ended."""
+        with self._changed:
+            self._ended.add(number)
+            while self._first in self._ended:
+                self._ended.remove(self._first)
+                self._first += 1
+            self._changed.notify_all()
+
+
+@final
+class Lane:
+    """Threads that run `work(driver)`, one per driver. `explain` turns an error into what the user should see.
+
+    With `in_turn`, drivers share their groups, and use them in the order of launch.
+    """
+
+    def __init__(self, drivers: Sequence[Processes], explain: Explain, *, in_turn: bool = False) -> None:
         self.drivers = list(drivers)
         self._launched = 0
         self._queues: list[SimpleQueue[Piece[Any] | None]] = [SimpleQueue() for _ in drivers]
+        turns = Turns() if in_turn else None
+        serve = partial(_serve, explain=explain, turns=turns, device=_device())
         self._threads = [
-            threading.Thread(target=_serve, args=(driver, queue, explain), name=f"thinwire-{slot}", daemon=True)
+            threading.Thread(target=serve, args=(driver, queue), name=f"thinwire-{slot}", daemon=True)
             for slot, (driver, queue) in enumerate(zip(self.drivers, self._queues, strict=True))
         ]
         for thread in self._threads:
@@ -111,12 +146,37 @@ class Lane:
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _serve(driver: Processes, queue: SimpleQueue[Piece[Any] | None], explain: Explain) -> None:
+def _serve(
+    driver: Processes,
+    queue: SimpleQueue[Piece[Any] | None],
+    explain: Explain,
+    turns: Turns | None,
+    device: int | None,
+) -> None:
+    if device is not None:
+        torch.cuda.set_device(device)  # each thread has its own
     while (piece := queue.get()) is not None:
         work, piece.work = piece.work, None
         assert work is not None
+        if turns is not None:
+            driver.gate = partial(turns.wait, piece.number)
         try:
-            piece.settle(work(driver))
+            result = work(driver)
         except Exception as error:  # whatever it was, the main thread raises it
+            _end(turns, piece)
             piece.settle(None, explain(error))
+        else:
+            _end(turns, piece)
+            piece.settle(result)
+            del result
         del piece, work  # nothing of a finished round is kept alive while the thread waits
+
+
+def _end(turns: Turns | None, piece: Piece[Any]) -> None:
+    if turns is not None:
+        turns.end(piece.number)
+
+
+def _device() -> int | None:
+    """The GPU of this thread, if it uses one."""
+    return torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None

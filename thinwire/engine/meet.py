@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from thinwire.comm import backend
 from thinwire.core.version import VERSION
 from thinwire.engine.groups import Wanted
 from thinwire.engine.handshake import handshake
@@ -66,13 +67,12 @@ def meet(
 
 
 def wanted(method: Method, group: dist.ProcessGroup, settings: Settings) -> Wanted:
-    """The process groups of the lanes: as many slots as pieces of work may be open."""
+    """The process groups of the lanes: as many lanes as pieces of work may be open, with a slot each or all one."""
     exchange, size = method.exchange, dist.get_world_size(group)
-    backend = (
-        "gloo" if settings.drop_dead else dist.get_backend(group)
-    )  # nccl ends the process when a peer breaks off
-    slots = 1 if backend == "nccl" or exchange.one_piece else method.overlap.in_flight
+    name = "gloo" if settings.drop_dead else backend.name_of(group)  # nccl ends the process when a peer breaks off
+    lanes = 1 if exchange.one_piece else method.overlap.in_flight
     groups: Sequence[tuple[int, ...]] = exchange.groups(size)
     if settings.drop_dead:
         groups = exchange.edges(size)  # one group per edge: when one breaks, the others stay whole
-    return Wanted(slots, tuple(groups), settings.timeout, backend)
+    slots = 1 if backend.named(name).in_turn else lanes
+    return Wanted(slots, tuple(groups), settings.timeout, name, lanes)

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 import torch
 
 from thinwire.core.clock import Clock
+from thinwire.core.errors import PayloadError
 from thinwire.core.types import Context, Key, Layout
+from thinwire.core.verdicts import Verdicts
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
-from thinwire.engine.handover import Handover
+from thinwire.engine.handover import Handover, fetched
 from thinwire.engine.handshake import in_common
 from thinwire.engine.stats import SAMPLE_EVERY, compression_error
 
@@ -88,6 +90,7 @@ class Promise(NamedTuple):
     lr: float
     before: Tensor | None
     motion: tuple[float, ...]
+    verdicts: Verdicts | None = None
 
 
 @final
@@ -102,6 +105,7 @@ class Round:
     before: Tensor | None  # the model before the local step, where models are exchanged
     handover: Handover
     agreed: Awaitable[Agreed] | None = None  # None where ranks need not agree
+    verdicts: list[Verdicts] = field(default_factory=list)  # of its chunks, where they are computed on a GPU
     parts: list[Awaitable[object]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
 
@@ -179,6 +183,11 @@ class Runner:
             who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
             raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
         going.handover.take()
+        try:
+            for verdicts in going.verdicts:
+                verdicts.raise_if_any()
+        except PayloadError as error:
+            raise self.transport.explain(error) from error
         if not agreed.finite:
             going.x.fill_(math.nan)
         self.telemetry.arrived(going.clocks, bucket.layout.numel, finite=agreed.finite)
@@ -224,7 +233,10 @@ class Runner:
         key = Key(self.seed, going.number, self.comm.rank, bucket.index, 0, chunk.start)
         before = None if model is None else model[chunk.start : chunk.stop]
         clock = self.telemetry.clock(bucket.index, number)
-        return Promise(chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps))
+        verdicts = Verdicts() if going.x.is_cuda else None
+        if verdicts is not None:
+            going.verdicts.append(verdicts)
+        return Promise(chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps), verdicts)
 
     def _apart(self, x: Tensor) -> Work[tuple[Tensor, float]]:
         return lambda comm: apart(comm, x, some_gone=self.transport.drops)
@@ -266,6 +278,8 @@ class Runner:
                 out = await exchange(x, chunk.state, Context(comm, *context))
                 if out.data_ptr() != x.data_ptr():
                     x.copy_(out)
+                if context.verdicts is not None:
+                    context.verdicts.send()
             return agreed
 
         return carry
@@ -296,7 +310,12 @@ async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> 
 
 
 def _finite(x: Tensor) -> bool:
-    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed."""
+    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed.
+
+    On a GPU one pass decides, and this thread waits for one number, and for nothing that is queued elsewhere.
+    """
+    if x.is_cuda:
+        return math.isfinite(fetched(torch.linalg.vector_norm(x, math.inf)))
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 

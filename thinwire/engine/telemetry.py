@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, final
 
-from thinwire.core.clock import Clock, Now, Span
+from thinwire.core.clock import Clock, Now, Span, Stamp
 from thinwire.engine.stats import Stats
 
 if TYPE_CHECKING:
@@ -21,10 +21,12 @@ class Telemetry:
         self.stats = Stats()
         self.events: list[Span] = []  # of the last round
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
+        self.stamp: Callable[[], Stamp] | None = None  # where a GPU is timed
+        self._queued: list[tuple[str, Stamp, Stamp]] = []  # what it may not have done yet
 
     def clock(self, bucket: int, chunk: int) -> Clock:
         """A clock for one chunk of a bucket."""
-        return Clock(bucket, chunk, now=self.now)
+        return Clock(bucket, chunk, now=self.now, stamp=self.stamp)
 
     def mark(self, what: str) -> None:
         """Note something that concerns the whole round."""
@@ -37,6 +39,7 @@ class Telemetry:
         for clock in clocks:
             self.events += clock.spans
             self.stats.time(clock.spans)
+            self._queued += clock.queued
         self.stats.elements += elements
         self.stats.skipped += not finite
 
@@ -47,6 +50,8 @@ class Telemetry:
 
     def report(self) -> dict[str, float]:
         """The figures of `Stats`, with what has been sent."""
+        self.stats.time_queued(self._queued)
+        self._queued = []
         sent, messages = sum(t.bytes for t in self.traffic), sum(t.messages for t in self.traffic)
         return self.stats.report(sent, messages, self.ranks)
 
@@ -59,5 +64,5 @@ class Telemetry:
         """Go on counting where another one stopped."""
         before = old.report()
         self.forget_traffic()
-        self.stats, self.distances = old.stats, old.distances
+        self.stats, self.distances, self.stamp = old.stats, old.distances, old.stamp
         self.stats.bytes_before, self.stats.messages_before = int(before["bytes_sent"]), int(before["messages"])

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar, final
 
 import torch.distributed as dist
 
+from thinwire.comm import backend
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Clock, Now
 from thinwire.core.comm import Comm, Traffic, Wait
@@ -46,6 +47,10 @@ class Transport(ABC):
     def launch(self, work: Work[T], clock: Clock | None = None) -> Awaitable[T]:
         """Run `work` when its turn comes, and tell `clock` the time on the wire."""
 
+    def explain(self, error: Exception) -> Exception:
+        """What the user should see of an error of this worker, which the others are told of where they can be."""
+        return error
+
     @abstractmethod
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """A place for coroutines that run beside the lanes, each on an edge of its own; every rank calls it."""
@@ -71,7 +76,7 @@ class ProcessTransport(Transport):
             raise
         self.comm = made[0].comm
         self.traffic = [driver.traffic for driver in made]
-        self.lane = Lane(made, self.watch.explain)
+        self.lane = Lane(made, self.watch.explain, in_turn=backend.named(wanted.backend).in_turn)
         self.watch.launched = self.lane.launched
         # A wire that is forgotten together with its model and its optimizer leaves no threads behind.
         self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
@@ -81,6 +86,10 @@ class ProcessTransport(Transport):
     def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
         """Queue the work for the lane whose turn it is."""
         return self.lane.launch(lambda driver: driver.run(work(driver.comm), clock))
+
+    def explain(self, error: Exception) -> Exception:
+        """Raise the alarm, as an error in a lane does."""
+        return self.watch.explain(error)
 
     def beside(self, edges: list[tuple[int, int]]) -> Threads:
         """A thread for each coroutine, and a process group for each edge."""
@@ -96,7 +105,12 @@ class ProcessTransport(Transport):
 
     def direct(self, work: Callable[[Processes], T]) -> T:
         """Run a function of a lane's driver in its turn, and wait for it."""
-        return self.wait(self.lane.launch(work))
+
+        def direct(driver: Processes) -> T:
+            driver.gate()
+            return work(driver)
+
+        return self.wait(self.lane.launch(direct))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run what the training loop's own thread waits for: pieces of work, and what runs beside them."""

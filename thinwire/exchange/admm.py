@@ -48,7 +48,6 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.config import check_choice
-from thinwire.core.payload import Payload
 from thinwire.core.slots import Slot
 from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
 from thinwire.exchange.proximal import Proximal
@@ -182,7 +181,7 @@ class Admm(Proximal):
             for j in sorted(messages):
                 total += messages[j].clone().view(torch.float64)
             return total.to(x.dtype)
-        payloads = {j: Payload(data) for j, data in sorted(messages.items())}
+        payloads = {j: ctx.payload(data) for j, data in sorted(messages.items())}
         return weighted(self.channel, payloads, dict.fromkeys(payloads, 1.0), x, ctx)
 
 

@@ -120,7 +120,7 @@ def identity() -> Channel:
 async def trade(channel: Channel, payload: Payload, near: Around, ctx: Context) -> dict[int, Payload]:
     """Send to those that take from this rank; returns what arrived, by rank."""
     arrived = await ctx.comm.swap(payload.data, near.peers, sources=tuple(near.sources), equal=channel.predictable)
-    return {j: Payload(data) for j, data in sorted(arrived.items())}
+    return {j: ctx.payload(data) for j, data in sorted(arrived.items())}
 
 
 def towards(channel: Channel, messages: dict[int, Payload], near: Around, like: Tensor, ctx: Context) -> Tensor:

@@ -27,7 +27,7 @@ with `early` there is nothing that both ends could know, and eta is that of a us
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -171,7 +171,7 @@ class Mix(Gossip):
         sent = Payload(torch.cat((payload.data, tail.view(torch.uint8).to(payload.data.device))))
         arrived = await trade(self.channel, sent, near, ctx)
         etas = {j: min(mine, _told(j, m.data)) for j, m in arrived.items()}
-        messages = {j: Payload(m.data[:-ETA]) for j, m in arrived.items()}
+        messages = {j: replace(m, data=m.data[:-ETA]) for j, m in arrived.items()}
         near = near._replace(sources={j: near.sources[j] * eta for j, eta in etas.items()})
         return towards(self.channel, {**messages, me: payload}, near, x, ctx)
 

@@ -25,7 +25,7 @@ Departs from the papers: z_i is kept, and y_i is computed from it when it is nee
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -131,7 +131,7 @@ class PushSum(Gossip):
         taken = {j: near.sources[j] for j in arrived}
         # Ranks that broke off during the swap are in `gone` by now.
         given = sum(self._share(me, j, ctx) for j in near.peers if j not in ctx.comm.gone)
-        messages = {j: Payload(m.data[:-WEIGHT]) for j, m in arrived.items()}
+        messages = {j: replace(m, data=m.data[:-WEIGHT]) for j, m in arrived.items()}
         moved = weighted(self.channel, {**messages, me: payload}, {**taken, me: -given}, y, ctx)
         now = w - given * w + sum(taken[j] * _weight(j, m.data) for j, m in arrived.items())
         if now < LEAST:

@@ -23,7 +23,7 @@ class Shard(NamedTuple):
         k = ctx.key
         key = Key(k.seed, k.step, k.rank, k.bucket, k.hop + hop, k.offset + tile)
         before = None if ctx.before is None else ctx.before[self.start : self.stop]
-        return Context(ctx.comm, self.layout, key, ctx.clock, ctx.lr, before, ctx.motion)
+        return Context(ctx.comm, self.layout, key, ctx.clock, ctx.lr, before, ctx.motion, ctx.verdicts)
 
 
 @lru_cache(maxsize=4096)

@@ -109,7 +109,7 @@ class SharedScale(Exchange):
 
         with ctx.clock.span("decode"):
             parts = [
-                self._open(Payload(data), cut.context(ctx, hop=1)) * _spread(self._steps(scale, n), q, cut.layout)
+                self._open(ctx.payload(data), cut.context(ctx, hop=1)) * _spread(self._steps(scale, n), q, cut.layout)
                 for data, cut, scale in zip(everybody, cuts, scales, strict=True)
             ]
             return torch.cat(parts)
@@ -146,7 +146,7 @@ class SharedScale(Exchange):
         # N = s: symbols decode to themselves
         unit = torch.full((one.count,), float(q.quant.levels), device=out.device)
         for data in arrived:
-            payload = Payload(data)
+            payload = ctx.payload(data)
             payload.open(scheme(q, ctx.layout), key=ctx.key)
             if payload.body.numel() != q.nbytes(ctx.layout):
                 raise PayloadError(f"{q.id} has {q.nbytes(ctx.layout)} body bytes; {payload.body.numel()} arrived")

@@ -5,6 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+import torch
+
+from thinwire.kernels import checksum
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -117,4 +122,20 @@ class Kernels(ABC):
 
     @abstractmethod
     def sealed(self, data: Tensor) -> bool:
-        """Whether a payload's checksum is right."""
+        """Whether a payload's checksum is right; waits for a GPU."""
+
+    def damaged(self, data: Tensor) -> Tensor:
+        """Whether a payload's checksum is wrong, as one element where the payload is; nobody waits for it."""
+        head, body = (_sum(self.total(data[start:stop], start // 4), data) for start, stop in PARTS)
+        covers = (data[FLAGS : FLAGS + 1] & CHECKED).to(torch.int64)
+        return checksum.finished(head + body * covers) != checksum.stored(data)
+
+
+PARTS = ((0, COVERED), (HEADER, None))
+
+
+def _sum(total: int | Tensor, like: Tensor) -> Tensor:
+    """A sum as the reference has it, which is signed."""
+    if isinstance(total, int):
+        return torch.tensor([checksum.signed(total)], device=like.device)
+    return total

@@ -197,11 +197,25 @@ class ReferenceKernels(Kernels):
             raise ValueError(
                 f"a part with a sum of its own starts at a whole word, not at byte {data.numel() - tail}"
             )
+        if not data.is_cpu:
+            self._seal_there(data, header, tail, partial)
+            return
         data[:COVERED] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         check = self._check(data, tail, int(partial))
         data[COVERED:HEADER] = torch.frombuffer(bytearray(check.to_bytes(4, "little")), dtype=torch.uint8)
 
+    def _seal_there(self, data: Tensor, header: bytes, tail: int, partial: int | Tensor) -> None:
+        """On a GPU, without a wait."""
+        data[:COVERED].copy_(torch.frombuffer(bytearray(header), dtype=torch.uint8), non_blocking=True)
+        total = checksum.total(data[:COVERED])
+        if header[FLAGS] & CHECKED:
+            total += checksum.total(data[HEADER : data.numel() - tail], HEADER // 4) + partial
+        low = checksum.finished(total)
+        data[COVERED:HEADER] = (low - ((low >> 31) << 32)).to(torch.int32).view(torch.uint8)
+
     def sealed(self, data: Tensor) -> bool:
+        if not data.is_cpu:
+            return not bool(self.damaged(data))
         return data[COVERED:HEADER].cpu().numpy().tobytes() == self._check(data).to_bytes(4, "little")
 
     def _check(self, data: Tensor, tail: int = 0, partial: int = 0) -> int:

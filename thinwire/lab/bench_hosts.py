@@ -16,6 +16,10 @@ No step can be shorter than either bound, whatever overlaps. (The shaper's bucke
 Mbit/s and 122 KiB at 1 Gbit/s, which shows where a step sends little.) The second bound is specific to this lab:
 hosts that share the cores of one machine compute more slowly than hosts would. encode, wire and decode are rank 0's
 sums over threads that run at the same time, so that together they may exceed the step.
+
+With device "cuda" the hosts share one GPU, and the model is GPT-2 small (`lab/gpt2.py`) with bf16 autocast. They take
+turns on it, so that a step without communication is as long as those of all of them together. encode and decode are
+what it takes to queue them.
 """
 
 from __future__ import annotations
@@ -32,12 +36,13 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import nn
+from torch.optim import SGD, Optimizer
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
-from thinwire.lab.bench_step import STEP, TIMED, batch, model, stepper
+from thinwire.lab import gpt2
+from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper
 from thinwire.lab.launch import Say
 from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.records import Row, quantiles
@@ -47,6 +52,8 @@ from thinwire.lab.step_sizes import optimizer_of
 METHODS = (*("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4"),)
 PARAMS = 24 << 20
 BATCH = 1  # hosts that share cores compute more slowly than real ones, so they are given little to compute
+GPT2_PARAMS = 124_439_808
+GPU_BATCH, SEQUENCE = 8, 1024  # of GPT-2 small, so that four hosts on one GPU compute for about 0.1 s
 FREE = "100gbit"  # more than this machine can send
 WARM = 4  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
@@ -63,6 +70,9 @@ class Job:
     turns: int
     budget: float
     batch: int = BATCH
+    device: str = "cpu"
+    text: gpt2.Shape | None = None  # train this transformer instead of the chain of layers
+    sequence: int = SEQUENCE  # words
 
     def check(self, hosts: int) -> None:
         """Raise a ValueError for settings that cannot be measured."""
@@ -70,6 +80,8 @@ class Job:
             raise ValueError(
                 "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
             )
+        if self.text is not None and not 0 < self.sequence <= self.text.context:
+            raise ValueError(f"a sequence has 1 to {self.text.context} words; write --sequence {self.text.context}")
         for text in self.methods:
             tw.method(text)
         slowest = 2 * (hosts - 1) / hosts * 32 * self.params / bits_per_second(self.rate)
@@ -99,25 +111,26 @@ class _Measured:
     spent: dict[str, float] = field(default_factory=dict)
 
 
-Build = Callable[[nn.Module, Tensor], AbstractContextManager[_Contestant]]
+Steps = Callable[[nn.Module, Optimizer], Callable[[], None]]  # what a step is, for a model and its optimizer
+Build = Callable[[nn.Module, Steps], AbstractContextManager[_Contestant]]
 
 
 @contextmanager
-def _alone(net: nn.Module, x: Tensor) -> Iterator[_Contestant]:
-    yield _Contestant(stepper(net, x, SGD(net.parameters(), lr=STEP.lr)))
+def _alone(net: nn.Module, steps: Steps) -> Iterator[_Contestant]:
+    yield _Contestant(steps(net, SGD(net.parameters(), lr=STEP.lr)))
 
 
 @contextmanager
-def _rival(net: nn.Module, x: Tensor, *, wrap: Callable[[nn.Module], nn.Module]) -> Iterator[_Contestant]:
-    yield _Contestant(stepper(wrap(net), x, SGD(net.parameters(), lr=STEP.lr)))
+def _rival(net: nn.Module, steps: Steps, *, wrap: Callable[[nn.Module], nn.Module]) -> Iterator[_Contestant]:
+    yield _Contestant(steps(wrap(net), SGD(net.parameters(), lr=STEP.lr)))
 
 
 @contextmanager
-def _attached(net: nn.Module, x: Tensor, *, text: str) -> Iterator[_Contestant]:
+def _attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[_Contestant]:
     method = tw.method(text)
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
-        yield _Contestant(stepper(net, x, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
+        yield _Contestant(steps(net, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
 
 
 BASELINES: dict[str, Build] = {
@@ -130,21 +143,33 @@ def bench(say: Say, job: Job) -> list[Row]:
     """One row per contestant; this runs on every rank, and the rows of rank 0 count."""
     builds = BASELINES | {text: partial(_attached, text=text) for text in job.methods}
     measured = {name: _Measured() for name in builds}
-    whole, x = model(job.params), batch(job.params, job.batch)
+    whole, steps = _work(job)
     for turn in range(job.turns):
         for name, build in builds.items():
             if dist.get_rank() == 0:
                 say((turn, name))
-            _turn(build, whole, x, job, measured[name])
+            _turn(build, whole, steps, job, measured[name])
             gc.collect()  # DDP is part of a cycle, and as large as the model
+            if job.device != "cpu":
+                torch.cuda.empty_cache()
     size = sum(p.numel() for p in whole.parameters())
     ddp = quantiles(measured["ddp"].times)[1]
     return [_row(name, one, job, size, ddp) for name, one in measured.items()]
 
 
-def _turn(build: Build, whole: nn.Module, x: Tensor, job: Job, measured: _Measured) -> None:
+def _work(job: Job) -> tuple[nn.Module, Steps]:
+    """The model that all contestants train, and what a step of it is."""
+    if job.text is None:
+        whole, x = model(job.params), batch(job.params, job.batch).to(job.device)
+        return whole.to(job.device), lambda net, optimizer: done(stepper(net, x, optimizer), job.device)
+    words = gpt2.text(job.text, job.batch, job.sequence, dist.get_rank()).to(job.device)
+    whole = gpt2.Gpt2(job.text).to(job.device)
+    return whole, lambda net, optimizer: done(gpt2.stepper(net, words, optimizer), job.device)
+
+
+def _turn(build: Build, whole: nn.Module, steps: Steps, job: Job, measured: _Measured) -> None:
     reshape(FREE)
-    with build(copy.deepcopy(whole), x) as contestant:
+    with build(copy.deepcopy(whole), steps) as contestant:
         for _ in range(contestant.warmup):
             contestant.step()
         reshape(job.rate)
@@ -195,10 +220,12 @@ def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
     bound = bits / bits_per_second(job.rate)
     return {
         "method": name,
+        "device": job.device,
         "hosts": dist.get_world_size(),
         "rate": job.rate,
         "params": size,
         "batch": job.batch,
+        **({} if job.text is None else {"sequence": job.sequence}),
         "steps": one.steps,
         "step_ms": 1e3 * middle,
         "step_ms_p20": 1e3 * low,

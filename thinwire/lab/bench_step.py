@@ -4,6 +4,11 @@ The model is a chain of square layers with a batch of 4, so that the gradient is
 and every method each have a model of their own and take turns, one block of steps at a time; the first step of a
 block is not timed. Times are medians of rank 0; bytes are those that it sent. encode, wire and decode are sums over
 what runs at the same time in several threads, so that together they may exceed the step.
+
+On a GPU, which all ranks share, a step ends when the GPU has done it. The host's encode and decode are then what it
+takes to queue them; encode_gpu and decode_gpu are sums of what they took on the streams of the lanes, including other
+ranks' work in between, measured in turns of their own. codec_share is both together over DDP's step; alone_ms is a
+step without communication.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ SLOPE = 0.25  # of the activation below 0
 STEP = Step(1e-3)
 BLOCK = 3  # timed steps of one turn
 TIMED = ("encode_s", "wire_s", "decode_s")
+ON_GPU = ("encode_gpu_s", "decode_gpu_s")
 
 
 @dataclass
@@ -39,29 +45,48 @@ class _Turn:
     """One contestant: how it steps, what its counters say, and what has been measured."""
 
     step: Callable[[], None]
-    stats: Callable[[], dict[str, float]]
+    stats: Callable[[], dict[str, float]] = dict
+    wire: tw.Wire | None = None
     times: list[float] = field(default_factory=list)
     spent: list[dict[str, float]] = field(default_factory=list)  # for each block, the counters of one step
+    on_gpu: list[dict[str, float]] = field(default_factory=list)  # the same of blocks in which the GPU is timed
 
 
-def bench(say: Say, methods: Sequence[str], params: int, repeats: int) -> list[Row]:
+def bench(say: Say, methods: Sequence[str], params: int, repeats: int, device: str = "cpu") -> list[Row]:
     """One row per method; this runs on every rank, and the rows of rank 0 count."""
-    x = batch(params)
+    x = batch(params).to(device)
     with ExitStack() as stack:
-        plain = DistributedDataParallel(model(params))
-        turns = {"ddp": _Turn(stepper(plain, x, SGD(plain.parameters(), lr=STEP.lr)), dict)}
+        plain = DistributedDataParallel(model(params).to(device))
+        turns = {"ddp": _Turn(done(stepper(plain, x, SGD(plain.parameters(), lr=STEP.lr)), device))}
+        if device != "cpu":
+            alone = model(params).to(device)
+            turns["alone"] = _Turn(done(stepper(alone, x, SGD(alone.parameters(), lr=STEP.lr)), device))
         for text in methods:
-            net, method = model(params), tw.method(text)
+            net, method = model(params).to(device), tw.method(text)
             optimizer = optimizer_of(method, STEP, net.parameters())
             wire = stack.enter_context(tw.attach(net, optimizer, method))
-            turns[text] = _Turn(stepper(net, x, optimizer), wire.stats)
+            turns[text] = _Turn(done(stepper(net, x, optimizer), device), wire.stats, wire)
         for repeat in range(repeats + 1):
             for text, turn in turns.items():
                 _block(turn, measure=repeat > 0)
+                if device != "cpu" and repeat:
+                    _block_on_gpu(turn)
                 if dist.get_rank() == 0:
                     say((repeat, text))
     size = sum(p.numel() for p in model(params).parameters())
-    return [_row(text, turn, turns["ddp"], size) for text, turn in turns.items() if text != "ddp"]
+    return [_row(text, turn, turns, size, device) for text, turn in turns.items() if turn.wire is not None]
+
+
+def done(step: Callable[[], None], device: str) -> Callable[[], None]:
+    """A step that ends when the GPU has done it, too."""
+    if device == "cpu":
+        return step
+
+    def and_wait() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    return and_wait
 
 
 def model(params: int) -> nn.Module:
@@ -113,12 +138,27 @@ def _block(turn: _Turn, *, measure: bool) -> None:
         turn.spent.append({name: (after[name] - before[name]) / BLOCK for name in after})
 
 
-def _row(text: str, turn: _Turn, ddp: _Turn, size: int) -> Row:
+def _block_on_gpu(turn: _Turn) -> None:
+    """Some steps whose encoding and decoding are timed on the GPU, apart from the others, because that takes time."""
+    if turn.wire is None:
+        return
+    turn.wire.time_gpu()
+    turn.stats()
+    before = turn.stats()
+    for _ in range(BLOCK):
+        turn.step()
+    after = turn.stats()
+    turn.wire.time_gpu(on=False)
+    turn.on_gpu.append({name: (after.get(name, 0.0) - before.get(name, 0.0)) / BLOCK for name in ON_GPU})
+
+
+def _row(text: str, turn: _Turn, turns: dict[str, _Turn], size: int, device: str) -> Row:
     low, middle, high = quantiles(turn.times)
     encode, wire, decode = (quantiles([spent[name] for spent in turn.spent])[1] for name in TIMED)
-    baseline = quantiles(ddp.times)
+    baseline = quantiles(turns["ddp"].times)
     return {
         "method": text,
+        "device": device,
         "workers": dist.get_world_size(),
         "params": size,
         "step_ms": 1e3 * middle,
@@ -131,4 +171,15 @@ def _row(text: str, turn: _Turn, ddp: _Turn, size: int) -> Row:
         "wire_ms": 1e3 * wire,
         "decode_ms": 1e3 * decode,
         "tx_bits_per_param": 8 * sum(spent["bytes_sent"] for spent in turn.spent) / len(turn.spent) / size,
+        **(_row_on_gpu(turn, baseline[1], turns["alone"]) if turn.on_gpu else {}),
+    }
+
+
+def _row_on_gpu(turn: _Turn, ddp: float, alone: _Turn) -> Row:
+    encode, decode = (quantiles([spent[name] for spent in turn.on_gpu])[1] for name in ON_GPU)
+    return {
+        "encode_gpu_ms": 1e3 * encode,
+        "decode_gpu_ms": 1e3 * decode,
+        "codec_share": (encode + decode) / ddp,
+        "alone_ms": 1e3 * quantiles(alone.times)[1],
     }

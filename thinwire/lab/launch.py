@@ -1,6 +1,7 @@
 """Start ranks on this machine: one process each, joined by gloo over a file, so that no port is chosen.
 
-With `hosts=network` rank r runs on host r of a network lab: it sees the interfaces of that host and no others.
+With `hosts=network` rank r runs on host r of a network lab: it sees the interfaces of that host and no others. Ranks
+see no GPU unless they are to use one: torch synchronises the GPUs that it finds, even where no tensor lies on them.
 
 A program is a function `program(say, *args)` at the top level of a module; `say(message)` reports to the parent
 while it runs. When a rank fails, the others get a few seconds to notice by themselves; then everybody is killed.
@@ -56,9 +57,10 @@ def launch(
     timeout: float = 600.0,
     hear: Say = print,
     hosts: Network | None = None,
+    gpu: bool = False,
 ) -> list[Any]:
     """The results of all ranks; RuntimeError with every rank's traceback when one fails."""
-    ended = outcomes(program, workers, *args, timeout=timeout, hear=hear, hosts=hosts)
+    ended = outcomes(program, workers, *args, timeout=timeout, hear=hear, hosts=hosts, gpu=gpu)
     failed = {rank: one for rank, one in enumerate(ended) if one.error or one.exitcode}
     if failed:
         lines = [f"rank {rank}: {one.error or f'ended with status {one.exitcode}'}" for rank, one in failed.items()]
@@ -74,6 +76,7 @@ def outcomes(
     grace: float = GRACE,
     hear: Say = print,
     hosts: Network | None = None,
+    gpu: bool = False,
 ) -> list[Outcome]:
     """How each rank ended, whatever happened to it; after a failure the others have `grace` seconds."""
     if workers < 1:
@@ -89,7 +92,7 @@ def outcomes(
         ranks: list[_Rank] = []
         try:
             with _deaf():
-                for seat in _seats(workers, Path(folder), hosts):
+                for seat in _seats(workers, Path(folder), hosts, gpu=gpu):
                     ranks.append(_Rank.start(context, seat, program, args))
             _listen(ranks, time.monotonic() + timeout, grace, hear)
         finally:
@@ -128,11 +131,12 @@ class _Seat:
     workers: int
     folder: Path
     namespace: str | None  # of its host; None is this machine itself
+    gpu: bool
 
 
-def _seats(workers: int, folder: Path, hosts: Network | None) -> list[_Seat]:
+def _seats(workers: int, folder: Path, hosts: Network | None, *, gpu: bool) -> list[_Seat]:
     places = [None if hosts is None else hosts.namespace(rank) for rank in range(workers)]
-    return [_Seat(rank, workers, folder, place) for rank, place in enumerate(places)]
+    return [_Seat(rank, workers, folder, place, gpu) for rank, place in enumerate(places)]
 
 
 @dataclass
@@ -210,6 +214,8 @@ def _main(seat: _Seat, pipe: Connection, program: Callable[..., Any], args: tupl
     try:
         if seat.namespace is not None:
             enter(seat.namespace)  # before any thread starts
+        if not seat.gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch is there already, but has not looked for GPUs
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
         store = dist.FileStore(str(seat.folder / "store"), workers)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timedelta(minutes=5))

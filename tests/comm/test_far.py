@@ -1,0 +1,114 @@
+"""Tensors where gloo cannot read them: the way through pinned memory, with a device that is only said to be far."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from battery import LAYOUT
+from nets import exchange_twice
+from ranks import on_ranks
+from torch import Tensor
+
+from thinwire.comm.backend import Gloo
+from thinwire.comm.pinned import Pinned
+from thinwire.comm.processes import Processes
+from thinwire.core.method import METHODS
+from thinwire.core.payload import HEADER
+
+pytestmark = pytest.mark.xdist_group("processes")
+IN_STEP = [name for name in METHODS if METHODS[name]().sync.staleness is not None]
+
+
+class Now:
+    """A queue that is worked off at once."""
+
+    def record(self, stream: object = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Far(Gloo):
+    """Reads what it pinned, made or brought, and nothing else."""
+
+    def __init__(self) -> None:
+        self.near: dict[int, Tensor] = {}  # by address; kept, so that no other tensor gets one of these
+
+    def pin(self, nbytes: int) -> Tensor:
+        return self._note(torch.empty(nbytes, dtype=torch.uint8))
+
+    def holds(self, x: Tensor) -> bool:
+        return x.untyped_storage().data_ptr() in self.near
+
+    def bring(self, x: Tensor) -> Tensor:
+        return self._note(x.clone())
+
+    def room(self, n: int, dtype: torch.dtype, like: Tensor) -> Tensor:
+        return self._note(torch.empty(n, dtype=dtype))
+
+    def _note(self, x: Tensor) -> Tensor:
+        self.near[x.untyped_storage().data_ptr()] = x
+        return x
+
+
+def far() -> Processes:
+    group: Any = dist.group.WORLD
+    backend = Far()
+    driver = Processes({tuple(range(dist.get_world_size())): group}, backend=backend)
+    driver._pinned = Pinned(backend.pin, Now)
+    return driver
+
+
+def both_ways(names: list[str]) -> dict[str, tuple[bool, int, int]]:
+    group: Any = dist.group.WORLD
+    near, out = Processes({tuple(range(dist.get_world_size())): group}), {}
+    for name in names:
+        driver = far()
+        there = driver.run(exchange_twice(driver.comm, name, LAYOUT))
+        pinned = driver._pinned.nbytes
+        driver.run(exchange_twice(driver.comm, name, LAYOUT))
+        here = near.run(exchange_twice(near.comm, name, LAYOUT))
+        out[name] = torch.equal(there.view(torch.uint8), here.view(torch.uint8)), pinned, driver._pinned.nbytes
+    return out
+
+
+def test_every_method_gives_the_same_bits() -> None:
+    for result in on_ranks(both_ways, 2, IN_STEP):
+        for name, (equal, pinned, later) in result.items():
+            assert equal, name
+            assert later <= pinned, f"{name}: more memory is pinned in every step"
+
+
+def heads() -> list[bool]:
+    """Messages of unequal sizes, in more room than they need."""
+    driver, out = far(), []
+    rank = driver.comm.rank
+    payload = METHODS["qsgd"]().exchange.channels[0].encoder.encode(torch.randn(700 + 100 * rank))
+    sent = driver.run(_gather(driver, payload.data, 4096))
+    for data in sent:
+        if data is not payload.data:
+            head = driver.comm.heads[data]
+            out += [
+                head == ctypes.string_at(data.data_ptr(), HEADER.size),
+                data.numel() == HEADER.size + int.from_bytes(head[20:24], "little"),
+                data.numel() < 4096,
+            ]
+    return out
+
+
+async def _gather(driver: Processes, x: Tensor, most: int) -> list[Tensor]:
+    return await driver.comm.all_gather(x, sizes=[most] * driver.comm.size, exact=False)
+
+
+def test_first_bytes_are_noted_and_room_that_is_left_stays_behind() -> None:
+    for found in on_ranks(heads, 3):
+        assert len(found) == 6
+        assert all(found)
