@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thinwire.kernels import checksum
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.gpu import decode, encode, passes, scales, sums
+from thinwire.kernels.gpu import checks, decode, encode, passes, scales, sums
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, ROWS, TILE, Blocks, Kind, Norm, Quant
 
@@ -201,6 +201,14 @@ class GpuKernels(Kernels):
         covered = data if int(head[FLAGS]) & CHECKED else data[:HEADER]
         words = int(self.total(covered)) - int(checksum.total(head[COVERED:], COVERED // 4))
         return checksum.finish(words) == int.from_bytes(head[COVERED:].numpy().tobytes(), "little")
+
+    def damaged(self, data: Tensor) -> Tensor:
+        if data.data_ptr() % 4:
+            return super().damaged(data)
+        body, out = self._sums(data[HEADER:], HEADER // 4), data.new_empty(1, dtype=torch.int32)
+        with _on(data):
+            checks.wrong[(1,)](data[:HEADER].view(torch.int32), body, body.numel(), out, STEP=1024)
+        return out
 
     def _decode(
         self,
