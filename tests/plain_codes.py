@@ -135,8 +135,8 @@ def frequencies(counts: dict[int, int]) -> dict[int, int]:
     return freq
 
 
-def rans(symbols: list[int], escapes: bool = True, lanes: int = 4) -> bytes:
-    """One chunk."""
+def rans(symbols: list[int], escapes: bool = True, lanes: int = 4, log: int = 0) -> bytes:
+    """Chunks of 2^log symbols, or one for all of them."""
     counts = dict(Counter(symbols))
     n = len(symbols)
     if len(counts) == 1:
@@ -147,7 +147,7 @@ def rans(symbols: list[int], escapes: bool = True, lanes: int = 4) -> bytes:
     if escapes and len(rare) > 1:
         escape = min(rare)
         coded = [escape if s in rare else s for s in symbols]
-        inner = rans([s for s in symbols if s in rare], escapes=False)
+        inner = rans([s for s in symbols if s in rare], escapes=False)  # of few symbols
         tail = bytes([escape]) + len(inner).to_bytes(4, "little") + inner
         counts = dict(Counter(coded))
     freq = frequencies(counts)
@@ -161,12 +161,20 @@ def rans(symbols: list[int], escapes: bool = True, lanes: int = 4) -> bytes:
         change = freq.get(s, 0) - near
         text += gamma(2 * change + 1 if change >= 0 else -2 * change)
     table = to_bytes(text)
+    log = log or max(13, (n - 1).bit_length())
+    chunks = [rans_chunk(coded[i : i + (1 << log)], freq, start, lanes) for i in range(0, n, 1 << log)]
+    kind = 2 | (4 if lanes == 32 else 0) | (8 if tail else 0)
+    sizes = b"".join(len(chunk).to_bytes(4, "little") for chunk in chunks[:-1])
+    return bytes([kind, log]) + table + tail + sizes + b"".join(chunks)
+
+
+def rans_chunk(symbols: list[int], freq: dict[int, int], start: dict[int, int], lanes: int) -> bytes:
+    """The states, then the words."""
     states, words = [LOW] * lanes, b""
-    for i in reversed(range(n)):
-        s, x = coded[i], states[i % lanes]
+    for i in reversed(range(len(symbols))):
+        s, x = symbols[i], states[i % lanes]
         if x >= freq[s] << 19:
             words = (x & 0xFFFF).to_bytes(2, "little") + words
             x >>= 16
         states[i % lanes] = (x // freq[s] << BITS) + x % freq[s] + start[s]
-    kind = 2 | (4 if lanes == 32 else 0) | (8 if tail else 0)
-    return bytes([kind, 19]) + table + tail + b"".join(x.to_bytes(4, "little") for x in states) + words
+    return b"".join(x.to_bytes(4, "little") for x in states) + words

@@ -190,3 +190,17 @@ def test_bytes_do_not_depend_on_what_torch_uses_of_the_cpu() -> None:
     x = fixed_vector(LAYOUT.numel)
     here = [zlib.crc32(c.encode(x, LAYOUT, Key(seed=1)).data.numpy().tobytes()) for c in INSTANCES]
     assert json.loads(done.stdout) == here
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_decode_mean_is_decode_add_message_by_message(tier: str) -> None:
+    quant, blocks = Quant(Kind.SIGNED, Norm.MAX, 7, 4), Blocks(1000, size=100)
+    scales = [torch.empty(10) for _ in range(3)]
+    codes = [torch.empty(quant.code_bytes(1000), dtype=torch.uint8) for _ in range(3)]
+    for rank in range(3):
+        kernels.get(tier).encode(vector(1000, seed=rank), quant, blocks, Key(rank=rank), scales[rank], codes[rank])
+    mean, slowly = torch.full((1000,), torch.nan), torch.zeros(1000)
+    kernels.get(tier).decode_mean(scales, codes, quant, blocks, mean, 1 / 3)
+    for side, packed in zip(scales, codes, strict=True):
+        kernels.get("reference").decode_add(side, packed, quant, blocks, slowly, 1 / 3)
+    assert torch.equal(mean, slowly)

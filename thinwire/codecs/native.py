@@ -49,17 +49,17 @@ def check(name: str, fault: int) -> None:
 
 def fit(name: str, symbols: Tensor, width: int) -> Tensor:
     """The symbols on the CPU, after checking that they are uint8 below 2^width."""
-    s = whole(name, symbols, width)
+    s = local(whole(name, symbols, width))
     if s.numel() and int(s.max()) >> width:
         raise ValueError(f"{name}: symbol {int(s.max())} does not fit {width} bits")
     return s
 
 
 def whole(name: str, symbols: Tensor, width: int) -> Tensor:
-    """The symbols on the CPU, after checking that they are uint8."""
+    """The symbols, contiguous, after checking that they are uint8."""
     if not 1 <= width <= 8 or symbols.dtype != torch.uint8:
         raise ValueError(f"{name} codes uint8 symbols of 1 to 8 bits; got {symbols.dtype}, width={width}")
-    return local(symbols)
+    return symbols.detach().contiguous()
 
 
 def frame_bound(n: int, width: int) -> int:

@@ -1,11 +1,12 @@
 """rANS: symbols at their entropy, from one histogram per message. It reaches the bits of the papers' formulas.
 
 n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1% and 64 bytes more for alphabets of
-a few symbols (a table of 256 frequencies takes about 300 bytes). Frequencies are multiples of 2^-12; symbols rarer
-than half of that follow an escape, in a message of their own. A chunk of 2^19 to 2^21 symbols has 4 states, or 32
-where they are less than 0.7% of it. Chunks are coded side by side on all cores; kernels/cpu/rans_message.h describes
-the bytes. A message longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as
-they began.
+a few symbols (a table of 256 frequencies takes about 300 bytes; more than 2^18 symbols have 100 bytes more).
+Frequencies are multiples of 2^-12; symbols rarer than half of that follow an escape, in a message of their own. A
+chunk has 32 states where they are less than 1% of it, otherwise 4, and as few symbols as that allows: 2^14 of 7 bits,
+2^17 of one bit. Chunks are coded side by side, on all cores or by a warp of a GPU each, to the same bytes;
+kernels/cpu/rans_message.h describes them. A message longer than plain fields is sent as plain fields. Damage is
+noticed when the states do not end as they began.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes
@@ -24,9 +25,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.codecs.native import codes, frame_bound, frame_into, unframe, unframe_into, whole
+from thinwire.codecs.native import check, codes, frame_bound, frame_into, local, unframe_into, whole
 from thinwire.core.codec import Codec
 from thinwire.kernels.dispatch import select
+from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,40 +51,76 @@ class Rans(Codec):
 
     def pack(self, symbols: Tensor, width: int) -> Tensor:
         """Bytes for `symbols`."""
-        out = torch.empty(self.bound(symbols.numel(), width), dtype=torch.uint8)
-        return out[: self._write(symbols, width, out)].to(symbols.device)
+        out = torch.empty(self.bound(symbols.numel(), width), dtype=torch.uint8, device=symbols.device)
+        return out[: self.write(symbols, width, out)]
 
     def unpack(self, data: Tensor, n: int, width: int) -> Tensor:
         """The `n` symbols of `data`."""
-        return unframe(self.id, data, n, width, lambda bytes_, out: decode(bytes_, out, width))
+        out = torch.empty(n, dtype=torch.uint8, device=data.device)
+        self.read(data, width, out)
+        return out
 
     def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
-        """Pack into `out`, without a copy on the CPU."""
-        return self._write(symbols, width, out) if out.is_cpu else super().write(symbols, width, out)
-
-    def read(self, data: Tensor, width: int, out: Tensor) -> None:
-        """Unpack into `out`, without a copy on the CPU."""
-        if out.is_cpu:
-            unframe_into(out, self.id, data, width, lambda bytes_, to: decode(bytes_, to, width))
-        else:
-            super().read(data, width, out)
-
-    def _write(self, symbols: Tensor, width: int, out: Tensor) -> int:
-        return frame_into(
-            out, whole(self.id, symbols, width), width, lambda s, to: self._checked(encode(s, to, width), s, width)
-        )
-
-    def _checked(self, used: int, symbols: Tensor, width: int) -> int:
-        """Raise the error for a symbol that does not fit, which the histogram has seen."""
+        """Pack into `out`; on a GPU this waits for the size, as `begin_write` does not."""
+        used = int(self.begin_write(symbols, width, out)) if symbols.numel() else 0
         if used == BAD_SYMBOL:
-            raise ValueError(f"{self.id}: symbol {int(symbols.max())} does not fit {width} bits")
+            raise bad_symbol(symbols, width)
         return used
 
+    def read(self, data: Tensor, width: int, out: Tensor) -> None:
+        """Unpack into `out`; on a GPU this waits for the fault, as `begin_read` does not."""
+        if out.numel() and data.numel():
+            check(self.id, int(self.begin_read(data, width, out)))
+        else:
+            check(self.id, 0 if out.numel() == data.numel() else -1 if out.numel() else -2)
 
-def encode(symbols: Tensor, out: Tensor, width: int = 8) -> int:
-    """The bytes written to `out`, negative if it is too short; the same by plain code and by AVX-512."""
+    def begin_write(self, symbols: Tensor, width: int, out: Tensor) -> Tensor | int:
+        """Pack one symbol or more; the bytes used, which a GPU keeps in a tensor of its own, or `BAD_SYMBOL`."""
+        symbols = whole(self.id, symbols, width)
+        return find("rans.encode", symbols, encode_frame)(symbols, width, out)
+
+    def begin_read(self, data: Tensor, width: int, out: Tensor) -> Tensor | int:
+        """Unpack one byte or more; a fault (see `native.FAULTS`), which a GPU keeps in a tensor of its own, or 0."""
+        return find("rans.decode", data, decode_frame)(data.detach().contiguous(), width, out)
+
+
+def bad_symbol(symbols: Tensor, width: int) -> ValueError:
+    """The error for a symbol that does not fit, which the histogram has seen."""
+    return ValueError(f"{Rans.name}: symbol {int(symbols.max())} does not fit {width} bits")
+
+
+def encode_frame(symbols: Tensor, width: int, out: Tensor) -> int:
+    """A frame by C++; other devices' tensors pass through the host's memory."""
+
+    def code(s: Tensor, to: Tensor) -> int:
+        used = encode(s, to, width)
+        if used == BAD_SYMBOL:
+            raise bad_symbol(s, width)
+        return used
+
+    to = out if out.is_cpu else torch.empty(frame_bound(symbols.numel(), width), dtype=torch.uint8)
+    used = frame_into(to, local(symbols), width, code)
+    if to is not out:
+        out[:used].copy_(to[:used])
+    return used
+
+
+def decode_frame(data: Tensor, width: int, out: Tensor) -> int:
+    """The symbols of a frame by C++; other devices' tensors pass through the host's memory."""
+    to = out if out.is_cpu else torch.empty(out.numel(), dtype=torch.uint8)
+    unframe_into(to, Rans.name, data, width, lambda bytes_, s: decode(bytes_, s, width))
+    if to is not out:
+        out.copy_(to)
+    return 0
+
+
+def encode(symbols: Tensor, out: Tensor, width: int = 8, chunk: int = 0) -> int:
+    """The bytes written to `out`, negative if it is too short; the same by plain code and by AVX-512.
+
+    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule.
+    """
     arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), 1 << width)
-    return int(codes().rans_encode(*arguments, torch.get_num_threads(), select(symbols).vectors >= AVX512))
+    return int(codes().rans_encode(*arguments, torch.get_num_threads(), chunk, select(symbols).vectors >= AVX512))
 
 
 def decode(data: Tensor, out: Tensor, width: int) -> int:

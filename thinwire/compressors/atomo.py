@@ -40,9 +40,10 @@ from thinwire import kernels
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.block import contraction
 from thinwire.compressors.low_rank import multiply
-from thinwire.compressors.sparse import add_sparse, most_gaps, read_count
+from thinwire.compressors.sparse import most_gaps, read_count
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
+from thinwire.kernels import selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,7 +129,7 @@ class AtomoEntries(Compressor):
         stop = 4 + 4 * count
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {count} values take {stop} bytes; {body.numel()} arrived")
-        add_sparse(
+        selection.add_at(
             out, unpack_gaps(body[stop:], count, layout.numel), body[4:stop].clone().view(torch.float32), weight
         )
 

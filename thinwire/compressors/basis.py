@@ -25,7 +25,7 @@ class BasisCompressor(Compressor):
     """Say how coefficients are written and read, and what vector they stand for."""
 
     @abstractmethod
-    def read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, float]:
+    def read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Places among `layout.numel` coefficients (int64, each once), their values, and a factor for the values."""
 
     @abstractmethod

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.compressors.sparse import VALUES, Values, add_sparse, index_width, write_values
+from thinwire.compressors.sparse import VALUES, Values, index_width, refuse, write_values
 from thinwire.compressors.topk import sparse_delta
 from thinwire.core.compressor import Biased
 from thinwire.core.config import check_choice
-from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -75,9 +74,10 @@ class BlockTopK(Biased):
         stop = count * dtype.itemsize
         places = unpack_wide(body[stop:], count, index_width(self.block))
         indices = torch.arange(count, device=body.device) // self.k * self.block + places
-        if bool((places >= self.block).any() | (indices >= layout.numel).any()):
-            raise PayloadError(f"{self.id}: a place lies outside its block")
-        add_sparse(out, indices, body[:stop].view(dtype).float(), weight)
+        bad = (places >= self.block) | (indices >= layout.numel)
+        values = body[:stop].view(dtype).float()
+        kept = refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
+        selection.add_at(out, *kept, weight)
 
     def _count(self, layout: Layout) -> int:
         return selection.block_entries(layout.numel, self.block, self.k)

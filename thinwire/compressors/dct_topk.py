@@ -25,7 +25,6 @@ in a fixed order in float32. Tensors of more than two axes are matrices of their
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
@@ -34,9 +33,8 @@ import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.basis import BasisCompressor
-from thinwire.compressors.sparse import index_width, write_values
+from thinwire.compressors.sparse import index_width, refuse, write_values
 from thinwire.core.compressor import Biased
-from thinwire.core.errors import PayloadError
 from thinwire.kernels import hadamard, selection
 from thinwire.kernels.dct import dct, idct
 
@@ -125,12 +123,12 @@ class DctTopK(Biased, BasisCompressor):
         places = torch.cat([torch.empty(0, dtype=torch.int32, device=x.device), *(one[0] for one in picked)])
         values = torch.cat([torch.empty(0, device=x.device), *(one[1] for one in picked)])
         stop = 4 + 2 * values.numel()
-        body[:4].view(torch.float32).fill_(unit)
+        body[:4].view(torch.float32)[0] = unit
         write_values(values, body[4:stop], "bf16")
         body[stop:].copy_(pack_wide(places, index_width(self.chunk**2)))
         return None
 
-    def read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, float]:
+    def read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Unpack; places count through the chunks of all tensors."""
         count = self._count(layout)
         stop = 4 + 2 * count
@@ -142,10 +140,11 @@ class DctTopK(Biased, BasisCompressor):
             bases.append(first.repeat_interleave(min(self.k, size)))
             sizes.append(torch.full_like(bases[-1], size))
         base, size_of = torch.cat([inside[:0], *bases]), torch.cat([inside[:0], *sizes])
-        if bool((inside >= size_of).any()):
-            raise PayloadError(f"{self.id}: a place lies outside its chunk")
-        unit = float(body[:4].view(torch.float32)) if body.numel() else 1.0
-        return base + inside, body[4:stop].view(torch.bfloat16).float(), unit if math.isfinite(unit) else math.nan
+        values, bad = body[4:stop].view(torch.bfloat16).float(), inside >= size_of
+        places, values = refuse(bad, base + inside, values, f"{self.id}: a place lies outside its chunk")
+        unit = body[:4].view(torch.float32)[0] if body.numel() else torch.ones(())
+        good = unit.isfinite() if body.is_cpu else unit.isfinite() & ~bad.any()
+        return places, values, torch.where(good, unit, torch.nan)
 
     def synthesise(self, coefficients: Tensor, layout: Layout) -> Tensor:
         """The inverse transform of every chunk."""

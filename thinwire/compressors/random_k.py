@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.compressors.sparse import add_sparse, check_count, how_many
+from thinwire.compressors.sparse import check_count, how_many
 from thinwire.core.compressor import Compressor
 from thinwire.kernels import selection
 
@@ -76,10 +76,8 @@ class RandomK(Compressor):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write the values at the common places."""
-        if selection.finite(x):
-            body.view(torch.float32).copy_(x[self._places(layout, key, x.device)])
-        else:
-            body.view(torch.float32).fill_(torch.nan)
+        picked = x[self._places(layout, key, x.device)]
+        body.view(torch.float32).copy_(selection.spoilt(x, picked))
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
@@ -90,7 +88,7 @@ class RandomK(Compressor):
             scale = layout.numel / self.count(layout.numel)
             wide = values.double() * scale
             values = torch.where(values.isfinite(), wide.clamp(-top, top), wide).float()
-        add_sparse(out, self._places(layout, key, body.device), values, weight)
+        selection.add_at(out, self._places(layout, key, body.device), values, weight)
 
     def _places(self, layout: Layout, key: Key, device: torch.device) -> Tensor:
         return selection.subset(key.fold(rank=0), layout.numel, self.count(layout.numel), device)

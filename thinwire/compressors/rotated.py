@@ -94,7 +94,9 @@ class Rotated(Compressor):
         """Rotate, then write with the inner compressor."""
         wide = x.float()
         unit = hadamard.unit(wide)
-        body[:SIDE].view(torch.float32).copy_(torch.tensor([unit, 0.0]))
+        side = body[:SIDE].view(torch.float32)
+        side[0] = unit
+        side[1:].zero_()
         r = hadamard.rotate(wide, self.cut(layout.numel), hadamard.streams(key, 1), 1 / unit)
         used = self.compressor.write(r, self._inner(layout), key, body[SIDE:])
         return None if used is None else SIDE + used
@@ -103,13 +105,20 @@ class Rotated(Compressor):
         """Decode, rotate back, add."""
         if body.numel() < SIDE:
             raise PayloadError(f"{self.id} has at least {SIDE} body bytes; {body.numel()} arrived")
-        unit = float(body[:4].view(torch.float32))
-        if not 0 < unit < math.inf:
-            raise PayloadError(f"{self.id}: a unit is a positive number; got {unit}")
+        unit = self._unit(body)
         cut = self.cut(layout.numel)
         r = torch.zeros(cut.padded, device=out.device)
         self.compressor.add(body[SIDE:], self._inner(layout), key, r, 1.0)
         hadamard.unrotate_add(r, cut, hadamard.streams(key, 1), out, unit, weight)
+
+    def _unit(self, body: Tensor) -> float | Tensor:
+        """The unit; on a GPU, where the host does not wait for it, NaN stands for one that is none."""
+        sent = body[:4].view(torch.float32)[0]
+        if not sent.is_cpu:
+            return torch.where((sent > 0) & (sent < math.inf), sent, torch.nan)
+        if not 0 < float(sent) < math.inf:
+            raise PayloadError(f"{self.id}: a unit is a positive number; got {float(sent)}")
+        return float(sent)
 
     def _inner(self, layout: Layout) -> Layout:
         return Layout.flat(self.cut(layout.numel).padded)

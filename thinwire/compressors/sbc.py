@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import add_sparse, check_count, how_many, most_gaps, read_count
+from thinwire.compressors.sparse import check_count, how_many, most_gaps, read_count
 from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
@@ -85,7 +85,7 @@ class Sbc(Biased):
             out.fill_(math.nan)
             return
         indices = unpack_gaps(body[8:], count, layout.numel)
-        add_sparse(out, indices, mean.expand(count), weight)
+        selection.add_at(out, indices, mean.expand(count), weight)
 
 
 def _side(x: Tensor, k: int) -> tuple[Tensor, float]:

@@ -20,6 +20,7 @@ from thinwire.core.compressor import Compressor, scheme
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
+from thinwire.kernels import selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,12 +78,16 @@ def write_values(values: Tensor, body: Tensor, form: Values) -> None:
     body.view(dtype).copy_(torch.where(values.isfinite(), values.clamp(-top, top), values))
 
 
-def add_sparse(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
-    """Add the sparse vector to `out`, in place; NaN everywhere if a value is not finite."""
-    if bool(values.isfinite().all()):
-        out[indices] = out[indices] + values * weight  # index_add_ flushes denormals on a GPU
-    else:
-        out.fill_(torch.nan)
+def refuse(bad: Tensor, indices: Tensor, values: Tensor, why: str) -> tuple[Tensor, Tensor]:
+    """`indices` and `values`, or an error where one is bad.
+
+    On a GPU the host does not wait to know: the value of a bad index becomes NaN, which is noticed before the step.
+    """
+    if not bad.is_cpu:
+        return torch.where(bad, 0, indices), torch.where(bad, torch.nan, values)
+    if bool(bad.any()):
+        raise PayloadError(why)
+    return indices, values
 
 
 def read_count(body: Tensor, most: int) -> int:
@@ -124,7 +129,7 @@ class SparseCompressor(Compressor):
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Read and add."""
-        add_sparse(out, *self._read(body, layout.numel), weight)
+        selection.add_at(out, *self._read(body, layout.numel), weight)
 
     @final
     def seal(self, indices: Tensor, values: Tensor, layout: Layout, key: Key, *, checksum: bool = True) -> Payload:

@@ -29,10 +29,9 @@ import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
 from thinwire.compressors.sigma_bins import bins_delta, sigma_bins
-from thinwire.compressors.sparse import add_sparse, index_width
+from thinwire.compressors.sparse import index_width, refuse
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
-from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
 if TYPE_CHECKING:
@@ -83,9 +82,10 @@ class SparseLoco(Biased):
         codes = BitPack().unpack(body[SIDE:stop].contiguous(), count, BITS)
         places = unpack_wide(body[stop:], count, index_width(self.block))
         indices = torch.arange(count, device=body.device) // self.k * self.block + places
-        if bool((places >= self.block).any() | (indices >= layout.numel).any()):
-            raise PayloadError(f"{self.id}: a place lies outside its block")
-        add_sparse(out, indices, body[:SIDE].view(torch.float32)[codes.long()], weight)
+        bad = (places >= self.block) | (indices >= layout.numel)
+        values = body[:SIDE].view(torch.float32)[codes.long()]
+        kept = refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
+        selection.add_at(out, *kept, weight)
 
     def _count(self, layout: Layout) -> int:
         return selection.block_entries(layout.numel, self.block, self.k)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import add_sparse, most_gaps, read_count
+from thinwire.compressors.sparse import most_gaps, read_count
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
 from thinwire.core.errors import PayloadError
@@ -88,4 +88,4 @@ class Strom(Biased):
             return
         signs = BitPack().unpack(body[8:stop], count, 1)
         indices = unpack_gaps(body[stop:], count, layout.numel)
-        add_sparse(out, indices, (1 - 2 * signs.float()) * tau, weight)
+        selection.add_at(out, indices, (1 - 2 * signs.float()) * tau, weight)

@@ -32,7 +32,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import add_sparse, check_count, most_gaps, read_count
+from thinwire.compressors.sparse import check_count, most_gaps, read_count
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
@@ -115,7 +115,7 @@ class Wangni(Compressor):
             raise PayloadError(f"{self.id}: the fields do not fit {body.numel()} bytes")
         values = torch.where(fields == 1, -step, step)
         values[whole] = body[at:stop].clone().view(torch.float32)
-        add_sparse(out, unpack_gaps(body[stop:], count, layout.numel), values, weight)
+        selection.add_at(out, unpack_gaps(body[stop:], count, layout.numel), values, weight)
 
 
 def inverse_lambda(x: Tensor, s: float) -> float:

@@ -9,10 +9,11 @@ where the keys k_2j and k_2j+1 are the low and the high half of K_j. The checksu
     S <- (S xor (S >> 32)) * MIX mod 2^64,    S <- (S xor (S >> 29)) * MIX mod 2^64.
 
 Word 7 is the checksum itself and is left out; where the header's flag CHECKED is not set, words 0 to 6 are all that
-it covers. Products of 32-bit numbers are exact in 64 bits, so that S changes with any one word whose key is not 0.
-With keys drawn at random no change of a message would leave S as it was with a probability above 2^-32 (multilinear
-hashing: Carter and Wegman, "Universal classes of hash functions", 1979). The square makes the keys behave like random
-ones: of keys in arithmetic progression some are twice others, and their sums do not see equal words change places.
+it covers. Products of 32-bit numbers are exact in 64 bits, so that S changes with any one word whose key is not 0,
+as none of the first 2^28 keys is. With keys drawn at random no change of a message would leave S as it was with a
+probability above 2^-32 (multilinear hashing: Carter and Wegman, "Universal classes of hash functions", 1979). The
+square makes the keys behave like random ones: of keys in arithmetic progression some are twice others, and their sums
+do not see equal words change places.
 
 This file is the definition; the other tiers have the same bits.
 """

@@ -30,25 +30,28 @@ def basis(n: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).float()
 
 
+@cache
+def _table(n: int, device: torch.device, *, turned: bool) -> Tensor:
+    """D_n or its transpose, where it is used."""
+    return (basis(n).T.contiguous() if turned else basis(n)).to(device)
+
+
 def dct(x: Tensor) -> Tensor:
     """Y of every matrix X in `x`, (count, m, n) float32, which may be overwritten."""
     _, m, n = x.shape
-    return _products(basis(m), x, basis(n).T.contiguous())
+    left, right = _table(m, x.device, turned=False), _table(n, x.device, turned=True)
+    return find("dct.sandwich", x, _sandwich)(left, x, right)
 
 
 def idct(y: Tensor) -> Tensor:
     """X of every matrix Y in `y`, (count, m, n) float32, which may be overwritten."""
     _, m, n = y.shape
-    return _products(basis(m).T.contiguous(), y, basis(n))
-
-
-def _products(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    return find("dct.sandwich", x, _sandwich)(left, x, right)
+    left, right = _table(m, y.device, turned=True), _table(n, y.device, turned=False)
+    return find("dct.sandwich", y, _sandwich)(left, y, right)
 
 
 def _sandwich(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     _, m, n = x.shape
-    left, right = left.to(x.device), right.to(x.device)
     half = torch.zeros_like(x)
     for j in range(n):
         half = half + x[:, :, j : j + 1] * right[j]

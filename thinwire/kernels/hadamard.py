@@ -81,8 +81,15 @@ def _peak(x: Tensor) -> float:
     return float(torch.where(x.isfinite(), x.abs(), 0.0).max()) if x.numel() else 0.0
 
 
-def unit(x: Tensor) -> float:
-    """A power of two near the largest finite magnitude: x / unit rotates without overflow; 1 where all are 0."""
+def unit(x: Tensor) -> float | Tensor:
+    """A power of two near the largest finite magnitude: x / unit rotates without overflow; 1 where all are 0.
+
+    On a GPU it is a scalar tensor, so that the host need not wait for it.
+    """
+    return find("hadamard.unit", x, _unit)(x)
+
+
+def _unit(x: Tensor) -> float | Tensor:
     top = peak(x)
     return math.ldexp(1.0, max(-126, min(126, math.frexp(top)[1]))) if top else 1.0
 
@@ -100,12 +107,12 @@ def _hadamard(x: Tensor, block: int) -> None:
     x.view(-1, block).copy_(_transform(x.view(-1, block)))
 
 
-def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float = 1.0) -> Tensor:
+def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float | Tensor = 1.0) -> Tensor:
     """H D ... H D (factor x), `cut.padded` floats."""
     return find("hadamard.rotate", x, _rotate)(x, cut, words, factor)
 
 
-def _rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float) -> Tensor:
+def _rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float | Tensor) -> Tensor:
     out = torch.empty(cut.padded, device=x.device)
     out[: cut.n] = x * factor
     out[cut.n :] = 0.0
@@ -122,14 +129,19 @@ def unrotate(r: Tensor, cut: Blocking, words: Sequence[list[int]]) -> Tensor:
 
 
 def unrotate_add(
-    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float = 1.0, weight: float = 1.0
+    r: Tensor,
+    cut: Blocking,
+    words: Sequence[list[int]],
+    out: Tensor,
+    unit: float | Tensor = 1.0,
+    weight: float = 1.0,
 ) -> None:
     """`out += weight * unit * (rotated back)`, in place, at most 2^126, NaN where not finite; `r` is overwritten."""
     find("hadamard.unrotate_add", r, _unrotate_add)(r, cut, words, out, unit, weight)
 
 
 def _unrotate_add(
-    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float, weight: float
+    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float | Tensor, weight: float
 ) -> None:
     for one in reversed(words):
         r = _each(r, cut).mul_(signs(one, cut.padded, r.device))

@@ -46,16 +46,21 @@ class Tables:
 
 
 def encode(
-    x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
+    x: Tensor, cut: Blocking, words: list[list[int]], factor: float | Tensor, tables: Tables, *, biased: bool
 ) -> tuple[Tensor, Tensor]:
     """One byte per coordinate, and the scales (float64) of the blocks of `factor` x."""
     return find("rotated_codes.encode", x, _encode)(x, cut, words, factor, tables, biased=biased)
 
 
 def _encode(
-    x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
+    x: Tensor, cut: Blocking, words: list[list[int]], factor: float | Tensor, tables: Tables, *, biased: bool
 ) -> tuple[Tensor, Tensor]:
-    parts = [_encode_blocks(r, tables, biased=biased) for r in cut.parts(hadamard.rotate(x, cut, words, factor))]
+    return encode_rotated(hadamard.rotate(x, cut, words, factor), cut, tables, biased=biased)
+
+
+def encode_rotated(r: Tensor, cut: Blocking, tables: Tables, *, biased: bool) -> tuple[Tensor, Tensor]:
+    """The codes and scales of floats that are rotated already."""
+    parts = [_encode_blocks(part, tables, biased=biased) for part in cut.parts(r)]
     return torch.cat([codes.view(-1) for codes, _ in parts]), torch.cat([scales for _, scales in parts])
 
 

@@ -149,9 +149,28 @@ def sampled_threshold(x: Tensor, k: int, key: Key, share: float = 0.01) -> float
     return float(magnitudes(values).min().view(torch.float32))
 
 
+def add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
+    """`out[indices] += weight * values`, in place, indices all different; NaN everywhere if a value is not finite."""
+    find("selection.add_at", out, _add_at)(out, indices, values, weight)
+
+
+def _add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
+    if bool(values.isfinite().all()):
+        out[indices] = out[indices] + values * weight  # index_add_ flushes denormals on a GPU
+    else:
+        out.fill_(torch.nan)
+
+
 def finite(x: Tensor) -> bool:
     """Whether all are finite: then so is the sum, unless it overflows, and only then are the elements looked at."""
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def spoilt(x: Tensor, values: Tensor) -> Tensor:
+    """`values`, or NaN where an element of `x` is not finite; on a GPU, the host does not wait to know."""
+    if x.is_cpu:
+        return values if finite(x) else torch.full_like(values, torch.nan)
+    return torch.where(x.isfinite().all(), values, torch.nan)
 
 
 def _length(x: Tensor) -> int:

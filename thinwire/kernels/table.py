@@ -20,18 +20,49 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLE: dict[str, dict[str, str]] = {
-    "selection.top": {"cpu": "thinwire.kernels.cpu.selection:top"},
-    "selection.top_blocks": {"cpu": "thinwire.kernels.cpu.selection:top_blocks"},
-    "selection.over": {"cpu": "thinwire.kernels.cpu.selection:over"},
+    "selection.top": {
+        "cpu": "thinwire.kernels.cpu.selection:top",
+        "gpu": "thinwire.kernels.gpu.selection:top",
+    },
+    "selection.top_blocks": {
+        "cpu": "thinwire.kernels.cpu.selection:top_blocks",
+        "gpu": "thinwire.kernels.gpu.selection:top_blocks",
+    },
+    "selection.over": {
+        "cpu": "thinwire.kernels.cpu.selection:over",
+        "gpu": "thinwire.kernels.gpu.selection:over",
+    },
+    "selection.add_at": {"gpu": "thinwire.kernels.gpu.selection:add_at"},
     "selection.subset": {"cpu": "thinwire.kernels.cpu.selection:subset"},
     "selection.merge": {"cpu": "thinwire.kernels.cpu.selection:merge"},
     "hadamard.peak": {"cpu": "thinwire.kernels.cpu.hadamard:peak"},
-    "hadamard.hadamard": {"cpu": "thinwire.kernels.cpu.hadamard:hadamard"},
-    "hadamard.rotate": {"cpu": "thinwire.kernels.cpu.hadamard:rotate"},
-    "hadamard.unrotate_add": {"cpu": "thinwire.kernels.cpu.hadamard:unrotate_add"},
-    "dct.sandwich": {"cpu": "thinwire.kernels.cpu.dct:sandwich"},
-    "rotated_codes.encode": {"cpu": "thinwire.kernels.cpu.rotated_codes:encode"},
-    "rotated_codes.decode_add": {"cpu": "thinwire.kernels.cpu.rotated_codes:decode_add"},
+    "hadamard.unit": {"gpu": "thinwire.kernels.gpu.hadamard:unit"},
+    "hadamard.hadamard": {
+        "cpu": "thinwire.kernels.cpu.hadamard:hadamard",
+        "gpu": "thinwire.kernels.gpu.hadamard:hadamard",
+    },
+    "hadamard.rotate": {
+        "cpu": "thinwire.kernels.cpu.hadamard:rotate",
+        "gpu": "thinwire.kernels.gpu.hadamard:rotate",
+    },
+    "hadamard.unrotate_add": {
+        "cpu": "thinwire.kernels.cpu.hadamard:unrotate_add",
+        "gpu": "thinwire.kernels.gpu.hadamard:unrotate_add",
+    },
+    "dct.sandwich": {
+        "cpu": "thinwire.kernels.cpu.dct:sandwich",
+        "gpu": "thinwire.kernels.gpu.dct:sandwich",
+    },
+    "rotated_codes.encode": {
+        "cpu": "thinwire.kernels.cpu.rotated_codes:encode",
+        "gpu": "thinwire.kernels.gpu.rotated_codes:encode",
+    },
+    "rotated_codes.decode_add": {
+        "cpu": "thinwire.kernels.cpu.rotated_codes:decode_add",
+        "gpu": "thinwire.kernels.gpu.rotated_codes:decode_add",
+    },
+    "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode"},
+    "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode"},
 }
 
 

@@ -7,6 +7,7 @@ namespace TW_NS {
 namespace {
 
 constexpr uint64_t STEP = 0x9E3779B97F4A7C15u, START = 0xD1B54A32D192ED03u;
+constexpr int64_t AHEAD_BYTES = 4096;  // asked for before they are needed
 constexpr int64_t PART = 1 << 18;  // bytes that a thread sums at a time
 
 // Of at most four bytes, padded with zeros.
@@ -32,6 +33,7 @@ uint64_t sum_words(const uint8_t* p, int64_t n, uint64_t index) {
     u64v even{}, odd{};
     for (; i + UNROLL * TW_VEC <= n; i += UNROLL * TW_VEC)
         for (int u = 0; u < UNROLL; ++u) {
+            __builtin_prefetch(p + i + u * TW_VEC + AHEAD_BYTES);
             const u64v w = load<u64v>(p + i + u * TW_VEC), keys = z[u] ^ mul32(z[u], z[u]);
             even += mul32(w, keys);
             odd += mul32(w >> 32, keys >> 32);

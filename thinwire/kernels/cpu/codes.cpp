@@ -80,7 +80,7 @@ int64_t huffman_decode_(Address data, int64_t size, Address s, int64_t n, bool r
     return huffman_decode(at<const uint8_t>(data), size, at<uint8_t>(s), n, runs, limit);
 }
 
-int64_t rans_encode_(Address s, int64_t n, Address out, int64_t room, int limit, int threads, bool vectors, int chunk) {
+int64_t rans_encode_(Address s, int64_t n, Address out, int64_t room, int limit, int threads, int chunk, bool vectors) {
     nb::gil_scoped_release release;
     if (chunk && (chunk < SMALLEST_CHUNK || chunk > LARGEST_CHUNK)) return BAD_COUNT;
     return rans_encode(at<const uint8_t>(s), n, at<uint8_t>(out), room, limit, threads, vectors && has_avx512(), chunk);
@@ -104,7 +104,6 @@ NB_MODULE(_codes, m) {
     m.def("runs_decode", &runs_decode_);
     m.def("huffman_encode", &huffman_encode_);
     m.def("huffman_decode", &huffman_decode_);
-    m.def("rans_encode", &rans_encode_, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-          nb::arg("chunk") = 0);
+    m.def("rans_encode", &rans_encode_);
     m.def("rans_decode", &rans_decode_);
 }

@@ -26,17 +26,17 @@ def hadamard(x: Tensor, block: int) -> None:
     _hadamard.hadamard(x.data_ptr(), x.numel() // block, block, *means(x))
 
 
-def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float) -> Tensor:
+def rotate(x: Tensor, cut: Blocking, words: Sequence[list[int]], factor: float | Tensor) -> Tensor:
     """H D ... H D (factor x)."""
     out = torch.empty(cut.padded)
-    place = (x.data_ptr(), cut.n, cut.block, cut.last, list(words), factor)
+    place = (x.data_ptr(), cut.n, cut.block, cut.last, list(words), float(factor))
     _hadamard.rotate(*place, out.data_ptr(), *means(x))
     return out
 
 
 def unrotate_add(
-    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float, weight: float
+    r: Tensor, cut: Blocking, words: Sequence[list[int]], out: Tensor, unit: float | Tensor, weight: float
 ) -> None:
     """`out += weight * unit * (rotated back)`; `r` is overwritten."""
-    place = (r.data_ptr(), cut.n, cut.block, cut.last, list(words), unit, weight)
+    place = (r.data_ptr(), cut.n, cut.block, cut.last, list(words), float(unit), weight)
     _hadamard.unrotate_add(*place, out.data_ptr(), *means(r))

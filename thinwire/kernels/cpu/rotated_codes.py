@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def encode(
-    x: Tensor, cut: Blocking, words: list[list[int]], factor: float, tables: Tables, *, biased: bool
+    x: Tensor, cut: Blocking, words: list[list[int]], factor: float | Tensor, tables: Tables, *, biased: bool
 ) -> tuple[Tensor, Tensor]:
     """Codes and scales."""
     codes = torch.empty(cut.padded, dtype=torch.uint8)
     scales = torch.empty(cut.count, dtype=torch.float64)
-    place = (x.data_ptr(), cut.n, cut.block, cut.last, words, factor, tables.share, biased)
+    place = (x.data_ptr(), cut.n, cut.block, cut.last, words, float(factor), tables.share, biased)
     _hadamard.encode(*place, *_numbers(tables), codes.data_ptr(), scales.data_ptr(), *means(x))
     return codes, scales
 

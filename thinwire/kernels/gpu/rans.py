@@ -23,11 +23,25 @@ if TYPE_CHECKING:
 
 ONE_WARP = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
 WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-COUNTED = 8192  # symbols that a program counts at a time
+COUNTED = 2048  # symbols that a program counts at a time
 COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
 SUMMED = 1024  # chunks that are summed at a time
-SLOTS = 64  # of the decoder's table that a program fills
+SLOTS = (
+    64 if VOTES else TOTAL.value
+)  # of the decoder's table that a program fills; the interpreter likes few programs
 COPIED = 2048  # bytes that a program copies at a time
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What changes the speed and not the bytes."""
+
+    push_ahead: int = 1024  # bytes of symbols asked for before they are needed
+    pop_ahead: int = 256  # bytes of words, likewise
+    window: bool = True  # whether the next 32 words are held in the threads
+
+
+TUNING = Tuning()
 
 
 def chunks_of(n: int, chunk: int = 0) -> int:
@@ -75,14 +89,16 @@ class _Room:
         return self.zeroed[256 + 2 * PLAN.value :].view(torch.int32)
 
 
-def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0) -> Tensor:
+def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tuning = TUNING) -> Tensor:
     """Write a frame for `symbols` (uint8) to `out`, which has room for a byte more than plain fields.
 
     Returns how many bytes it has, int64 (1,) on the device; negative where a symbol does not fit `width` bits.
     `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of all devices.
     """
     n = symbols.numel()
-    assert n and symbols.is_contiguous() and out.is_contiguous()
+    assert n
+    assert symbols.is_contiguous()
+    assert out.is_contiguous()
     assert not chunk or SMALLEST_CHUNK.value <= chunk <= LARGEST_CHUNK.value
     most, few = chunks_of(n, chunk), chunks_of(n // RARE.value + 1, chunk)
     bins = max(32, 1 << width)
@@ -90,18 +106,22 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0) -> Tensor:
     plans, bits, words = room.plans, room.bits, room.words.view(torch.uint16)
     result = torch.empty(1, dtype=torch.int64, device=symbols.device)
 
-    programs = min(triton.cdiv(n, COUNTED), COUNTERS)
-    rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, **WARPS)
+    if width <= 4:
+        programs = triton.cdiv(n, rans_model.FLUSHED.value)
+        rans_model.count_few[(programs,)](symbols, n, room.zeroed, 1 << width, **WARPS)
+    else:
+        programs = min(triton.cdiv(n, COUNTED), COUNTERS)
+        rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, **WARPS)
     rans_model.model[(2,)](room.zeroed, n, chunk, plans, room.tables, bits, bins, **ONE_WARP)
     first = (plans, room.tables, words, room.sizes, room.rare_counts)
-    rans_push.push_chunks[(most,)](symbols, *first, VOTES, **ONE_WARP)
+    rans_push.push_chunks[(most,)](symbols, *first, VOTES, tuning.push_ahead, **ONE_WARP)
     behind = words[n + 2 * STATES.value * most :]
     if width > 1:  # of two symbols, at most one is rare
         picked = (room.rare_counts, room.starts)
         rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
         rans_lay.pick_rares[(most,)](symbols, plans, room.tables, *picked, room.rares, COPIED, **WARPS)
         second = (plans[PLAN.value :], room.tables[256:], behind, room.sizes[most:], room.rare_counts[most:])
-        rans_push.push_chunks[(few,)](room.rares, *second, VOTES, **ONE_WARP)
+        rans_push.push_chunks[(few,)](room.rares, *second, VOTES, tuning.push_ahead, **ONE_WARP)
     rans_lay.lay[(1,)](plans, room.sizes, room.starts, most, packed_bytes(n, width), out, result, SUMMED, **WARPS)
     rans_lay.place[(most,)](words, plans, room.sizes, room.starts, bits, out, COPIED, **WARPS)
     if width > 1:
@@ -111,13 +131,16 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0) -> Tensor:
     return result
 
 
-def decode(data: Tensor, width: int, out: Tensor) -> Tensor:
+def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Tensor:
     """Fill `out` (uint8) with the symbols of the frame `data`.
 
     Returns a fault of `thinwire.codecs.native.FAULTS` or 0, int32 (1,) on the device; `out` then holds anything.
     """
     n, size, device = out.numel(), data.numel(), data.device
-    assert n and size and data.is_contiguous() and out.is_contiguous()
+    assert n
+    assert size
+    assert data.is_contiguous()
+    assert out.is_contiguous()
     few = n // RARE.value + 1
     most, fewer = chunks_of(n), chunks_of(few)
     zeroed = torch.zeros(1 + 2 * PLAN.value, dtype=torch.int64, device=device)
@@ -132,11 +155,12 @@ def decode(data: Tensor, width: int, out: Tensor) -> Tensor:
     rans_read.read[(1,)](data, size, plain, n, 1 << width, plans, freq, starts, sizes, faults, SUMMED, **WARPS)
     bins = max(32, 1 << width)
     rans_read.fill_slots[(TOTAL.value // SLOTS, 2)](plans, freq, slots, SLOTS, bins, **WARPS)
-    rans_pop.pop_chunks[(most,)](data, plans, starts, sizes, slots, out, counts, faults, VOTES, **ONE_WARP)
+    how = (VOTES, tuning.window, tuning.pop_ahead)
+    rans_pop.pop_chunks[(most,)](data, plans, starts, sizes, slots, out, counts, faults, *how, **ONE_WARP)
     second = (plans[PLAN.value :], starts[most:], sizes[most:])
     rans_pop.find_rares[(1,)](data, plans, counts, places, *second[1:], faults, SUMMED, **WARPS)
     behind = (slots[TOTAL.value :], rares, counts[most:], faults)
-    rans_pop.pop_chunks[(fewer,)](data, *second, *behind, VOTES, **ONE_WARP)
+    rans_pop.pop_chunks[(fewer,)](data, *second, *behind, *how, **ONE_WARP)
     rans_pop.put_rares[(most,)](plans, counts, places, rares, out, COPIED, **WARPS)
     rans_pop.unpack_plain[(triton.cdiv(n, TILE),)](data, n, plans, out, width, **ONE_WARP)
     return faults

@@ -1,11 +1,10 @@
-"""From coded chunks to a message: where each goes, and the copies. Also the rare symbols, picked out in their order."""
+"""From coded chunks to a message: where each goes, and the copies; the rare symbols, picked out in their order."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.rans_model import WORDS
 from thinwire.kernels.gpu.rans_plan import (
     AT,
     CODED,
@@ -33,7 +32,7 @@ BAD_SYMBOL = tl.constexpr(-4)  # see thinwire.codecs.native.FAULTS
 
 
 @triton.jit
-def sum_before(values, count, starts, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def sum_before(values, count, starts, BLOCK: tl.constexpr):
     """Each start is the sum of the values before it; returns the sum of all. One program."""
     total = tl.zeros([], tl.int64)
     first = tl.zeros([], tl.int64)
@@ -47,14 +46,14 @@ def sum_before(values, count, starts, BLOCK: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def start_rares(plans, counts, starts, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def start_rares(plans, counts, starts, BLOCK: tl.constexpr):
     """Where the rare symbols of each chunk go among all rare ones."""
     if tl.load(plans + ESCAPED) >= 0:
         sum_before(counts, tl.load(plans + COUNT), starts, BLOCK)
 
 
 @triton.jit
-def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):
     """The rare symbols of chunk `program_id`, in order."""
     c = tl.program_id(0).to(tl.int64)
     if (tl.load(plans + ESCAPED) < 0) | (c >= tl.load(plans + COUNT)):
@@ -77,7 +76,7 @@ def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr
 
 
 @triton.jit
-def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):
     """The bytes of a level's message, with `ahead` bytes between its table and its sizes."""
     used = tl.full([], 2, tl.int64)
     if tl.load(plan + KIND) == RANS:
@@ -89,7 +88,7 @@ def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit(do_not_specialize=["room", "chunks"])
-def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
     """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields."""
     tail = tl.zeros([], tl.int64)
     ahead = tl.zeros([], tl.int64)
@@ -109,7 +108,7 @@ def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):  
 
 
 @triton.jit
-def put_head(out, plan, words):  # type: ignore[no-untyped-def]
+def put_head(out, plan, words):
     """Everything of a level before the sizes of its chunks."""
     if tl.load(plan + KIND) == ONE:
         tl.store(out, tl.full([], ONE, tl.uint8))
@@ -128,14 +127,14 @@ def put_head(out, plan, words):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def put32(out, value):  # type: ignore[no-untyped-def]
+def put32(out, value):
     """Four bytes at any address."""
     k = tl.arange(0, 4)
     tl.store(out + k, ((value >> (8 * k)) & 255).to(tl.uint8))
 
 
 @triton.jit
-def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
     """Chunk `program_id` of a level, its size, and with the first chunk the head, to their places in the message."""
     c = tl.program_id(0).to(tl.int64)
     if tl.load(plan + FORM) != CODED:
@@ -161,7 +160,7 @@ def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):  # type: 
 
 
 @triton.jit(do_not_specialize=["n"])
-def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte (see thinwire.kernels.spec), unless the message is coded."""
     if tl.load(plan + FORM) == CODED:
         return

@@ -31,10 +31,12 @@ from thinwire.kernels.gpu.rans_plan import (
 )
 
 WORDS = tl.constexpr(256)  # of 32 bits: at most 25 bits for each symbol
+ROUND = tl.constexpr(1024)  # symbols that a program of `count_few` reads at a time, eight in a row per thread
+FLUSHED = tl.constexpr(31 * 1024)  # symbols until a count of 8 bits could be full
 
 
 @triton.jit(do_not_specialize=["n", "limit"])
-def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr):
     """Add the histogram of the symbols below `limit` to `counts`."""
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     at = tl.arange(0, BLOCK)
@@ -48,7 +50,40 @@ def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.const
 
 
 @triton.jit
-def log2_floor(k):  # type: ignore[no-untyped-def]
+def eights(symbols, limit):
+    """How often each of 16 symbols is among eight neighbours, in fields of 4 bits."""
+    s = symbols.to(tl.int32)
+    ones = tl.where(s < limit, tl.full([ROUND], 1, tl.int64) << (4 * (s & 15)).to(tl.int64), 0)
+    return tl.sum(tl.reshape(ones, [ROUND // 8, 8]), 1)
+
+
+@triton.jit(do_not_specialize=["n", "limit"])
+def count_few(symbols, n, counts, limit):
+    """The same for symbols 0 to 15, of which a thread counts eight in the 4-bit fields of one number."""
+    first = tl.program_id(0).to(tl.int64) * FLUSHED
+    even = tl.zeros([ROUND // 8], tl.int64)  # symbols 0, 2, 4, ... in fields of 8 bits
+    odd = tl.zeros([ROUND // 8], tl.int64)
+    stop = tl.minimum(first + FLUSHED, n)
+    i = tl.arange(0, ROUND)
+    while first + ROUND <= stop:  # without a mask, eight bytes are one load
+        eight = eights(tl.load(symbols + first + i), limit)
+        even += eight & 0x0F0F0F0F0F0F0F0F
+        odd += (eight >> 4) & 0x0F0F0F0F0F0F0F0F
+        first += ROUND
+    if first < stop:
+        eight = eights(tl.load(symbols + first + i, mask=first + i < stop, other=255), limit)
+        even += eight & 0x0F0F0F0F0F0F0F0F
+        odd += (eight >> 4) & 0x0F0F0F0F0F0F0F0F
+    # Fields of 16 bits hold the sum of 128 threads: at most 31 * 1024.
+    field = tl.arange(0, 4)
+    for k in tl.static_range(4):
+        half = even if k % 2 == 0 else odd
+        total = tl.sum((half >> (8 * (k // 2))) & 0x00FF00FF00FF00FF, 0)
+        tl.atomic_add(counts + 4 * field + k, (total >> (16 * field)) & 0xFFFF)
+
+
+@triton.jit
+def log2_floor(k):
     """The floor of log2(k) for 1 <= k < 2^14."""
     r = tl.zeros_like(k)
     for j in tl.static_range(1, 14):
@@ -57,7 +92,7 @@ def log2_floor(k):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def log2_256(f):  # type: ignore[no-untyped-def]
+def log2_256(f):
     """log2(f) in 1/256, rounded down, of 1 <= f < 2^14: by squaring."""
     k = log2_floor(f)
     v = f.to(tl.uint64) << (31 - k).to(tl.uint64)
@@ -71,7 +106,7 @@ def log2_256(f):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def fit(count, n, symbol):  # type: ignore[no-untyped-def]
+def fit(count, n, symbol):
     """Frequencies of at least 1 that sum to 2^12."""
     f = (count * TOTAL + n // 2) // tl.maximum(n, 1)
     f = tl.where(count > 0, tl.minimum(tl.maximum(f, 1), TOTAL - 1), 0)
@@ -89,7 +124,7 @@ def fit(count, n, symbol):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def write_table(f, last, symbol, words):  # type: ignore[no-untyped-def]
+def write_table(f, last, symbol, words):
     """Gamma codes of `last` and of the frequencies into zeroed words, the first bit highest; returns the bytes."""
     near = tl.gather(f, tl.maximum(tl.where(symbol % 2 == 1, symbol - 2, symbol - 1), 0), 0)
     change = f - tl.where(symbol < 2, 0, near)
@@ -105,7 +140,7 @@ def write_table(f, last, symbol, words):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n", "chunk"])
-def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):  # type: ignore[no-untyped-def]
+def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
     """Plan, table and head of a level: program 0 for the symbols, 1 for the rare ones.
 
     An entry of the table is magic | rest << 32 | bias << 44 | shift << 57 | rare << 61, with rest = 2^12 - f, such

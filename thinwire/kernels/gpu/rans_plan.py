@@ -47,7 +47,7 @@ VOTES = os.environ.get("TRITON_INTERPRET", "0") != "1"
 
 
 @triton.jit
-def ranks(chosen, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def ranks(chosen, VOTES: tl.constexpr):
     """For each of the 32 threads, how many before it are chosen, and how many are in all."""
     if VOTES:  # one vote instead of five rounds of shuffles
         rank, total = tl.inline_asm_elementwise(
@@ -72,3 +72,34 @@ def ranks(chosen, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
         rank = tl.cumsum(ones, 0) - ones
         total = tl.sum(ones, 0) + tl.zeros_like(ones)
     return rank, total
+
+
+@triton.jit
+def pick(values, place, VOTES: tl.constexpr):
+    """values[place] for each of the 32 threads."""
+    if VOTES:
+        picked = tl.inline_asm_elementwise(
+            "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;",
+            "=r,r,r",
+            [values, place],
+            dtype=tl.uint32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        picked = tl.gather(values, place & 31, 0)
+    return picked
+
+
+@triton.jit
+def ask_for(pointers, VOTES: tl.constexpr):
+    """Have the lines at these addresses brought near, and do not wait."""
+    if VOTES:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L1 [$1]; mov.b32 $0, 0;",
+            "=r,l",
+            [pointers.to(tl.int64)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.rans_plan import COUNT, LANES, LOG, LOW, NARROW, STATES, N, ranks
+from thinwire.kernels.gpu.rans_plan import COUNT, LANES, LOG, LOW, NARROW, STATES, N, ask_for, ranks
 
 
 @triton.jit
-def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constexpr):
     """One symbol into each state; `at` words were written before."""
     packed = (entry >> 32).to(tl.uint32)
     rest = packed & 0xFFF
@@ -34,10 +34,11 @@ def push(x, at, rares, entry, mask, end, VOTES: tl.constexpr, MASKED: tl.constex
 
 
 @triton.jit
-def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, AHEAD: tl.constexpr):
     """`m` symbols downwards: the last few one step at a time, the others four steps at a time.
 
-    What four steps look up does not depend on the states, so it is asked for while the four before are computed.
+    What four steps look up does not depend on the states, so it is asked for while the four before are computed, and
+    the memory of their symbols AHEAD bytes before.
     Returns the states, the words written and how many symbols were rare.
     """
     lane = tl.arange(0, STATES)
@@ -55,25 +56,27 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr): 
     MASKED: tl.constexpr = WIDTH < STATES
     mask = lane < WIDTH
     here = symbols + (fours - 1) * 4 * WIDTH + lane
-    some = mask & (fours > 0)
+    some = lane < tl.minimum(fours, 1) * WIDTH
     s0 = tl.load(here, mask=some, other=0).to(tl.int32)
     s1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
     s2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
     s3 = tl.load(here + 3 * WIDTH, mask=some, other=0).to(tl.int32)
     e0, e1, e2, e3 = tl.load(table + s0), tl.load(table + s1), tl.load(table + s2), tl.load(table + s3)
     here -= 4 * WIDTH
-    some = mask & (fours > 1)
+    some = lane < tl.minimum(fours - 1, 1) * WIDTH
     s0 = tl.load(here, mask=some, other=0).to(tl.int32)
     s1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
     s2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
     s3 = tl.load(here + 3 * WIDTH, mask=some, other=0).to(tl.int32)
     while fours > 0:
         here -= 4 * WIDTH
-        some = mask & (fours > 2)
+        some = lane < tl.minimum(fours - 2, 1) * WIDTH
         t0 = tl.load(here, mask=some, other=0).to(tl.int32)  # two rounds ahead
         t1 = tl.load(here + WIDTH, mask=some, other=0).to(tl.int32)
         t2 = tl.load(here + 2 * WIDTH, mask=some, other=0).to(tl.int32)
         t3 = tl.load(here + 3 * WIDTH, mask=some, other=0).to(tl.int32)
+        if AHEAD > 0:
+            ask_for(symbols + tl.maximum(fours * (4 * WIDTH) - AHEAD, 0) + tl.zeros_like(lane), VOTES)
         n0, n1, n2, n3 = tl.load(table + s0), tl.load(table + s1), tl.load(table + s2), tl.load(table + s3)
         x, at, rares = push(x, at, rares, e3, mask, end, VOTES, MASKED)
         x, at, rares = push(x, at, rares, e2, mask, end, VOTES, MASKED)
@@ -86,7 +89,7 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr): 
 
 
 @triton.jit
-def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr):  # type: ignore[no-untyped-def]
+def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr, AHEAD: tl.constexpr):
     """Chunk `program_id` into its room; its bytes and its rare symbols are counted."""
     c = tl.program_id(0).to(tl.int64)
     if c >= tl.load(plan + COUNT):
@@ -96,9 +99,9 @@ def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.conste
     m = tl.minimum(n - first, tl.full([], 1, tl.int64) << log).to(tl.int32)
     end = room + first + c * (2 * STATES) + m + 2 * STATES
     if lanes == STATES:
-        x, at, rares = push_all(symbols + first, m, table, end, STATES, VOTES)
+        x, at, rares = push_all(symbols + first, m, table, end, STATES, VOTES, AHEAD)
     else:
-        x, at, rares = push_all(symbols + first, m, table, end, NARROW, VOTES)
+        x, at, rares = push_all(symbols + first, m, table, end, NARROW, VOTES, 0)
     lane = tl.arange(0, STATES)
     place = end - at - 2 * lanes + 2 * lane
     tl.store(place, x.to(tl.uint16), mask=lane < lanes)

@@ -40,20 +40,20 @@ BAD_SYMBOL, BAD_COUNT, BAD_TABLE = tl.constexpr(-4), tl.constexpr(-5), tl.conste
 
 
 @triton.jit
-def byte(data, at, end):  # type: ignore[no-untyped-def]
+def byte(data, at, end):
     """A byte, or 0 past the end."""
     return tl.load(data + at, mask=at < end, other=0).to(tl.int64)
 
 
 @triton.jit
-def get32(data, at, end):  # type: ignore[no-untyped-def]
+def get32(data, at, end):
     """Four bytes at any address."""
     low = byte(data, at, end) | byte(data, at + 1, end) << 8
     return low | byte(data, at + 2, end) << 16 | byte(data, at + 3, end) << 24
 
 
 @triton.jit
-def gamma(data, bit, end):  # type: ignore[no-untyped-def]
+def gamma(data, bit, end):
     """The number of a gamma code of at most 25 bits and where the next starts; 0 where there is none."""
     at = bit >> 3
     window = byte(data, at, end) << 24 | byte(data, at + 1, end) << 16 | byte(data, at + 2, end) << 8
@@ -66,7 +66,7 @@ def gamma(data, bit, end):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def read_table(data, at, end, limit, freq, plan):  # type: ignore[no-untyped-def]
+def read_table(data, at, end, limit, freq, plan):
     """Frequencies to `freq`; returns where they end and a fault."""
     last, bit = gamma(data, at * 8, end)
     fault = tl.where((last == 0) | (last > limit), BAD_TABLE, 0).to(tl.int64)
@@ -89,7 +89,7 @@ def read_table(data, at, end, limit, freq, plan):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def read_head(data, at, end, n, limit, freq, plan, ESCAPES: tl.constexpr):  # type: ignore[no-untyped-def]
+def read_head(data, at, end, n, limit, freq, plan, ESCAPES: tl.constexpr):
     """The plan of the message at `at`; returns where the sizes of its chunks start, whether it escapes, a fault."""
     kind, log = byte(data, at, end), byte(data, at + 1, end)
     fault = tl.zeros([], tl.int64)
@@ -117,7 +117,7 @@ def read_head(data, at, end, n, limit, freq, plan, ESCAPES: tl.constexpr):  # ty
 
 
 @triton.jit
-def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):
     """Where the chunks of a plan start and how long they are; returns a fault."""
     kind, log = tl.load(plan + KIND), tl.load(plan + LOG)
     count = ((n - 1) >> log) + 1
@@ -144,7 +144,7 @@ def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):  # type: ign
 
 
 @triton.jit(do_not_specialize=["size", "plain", "n", "limit"])
-def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK: tl.constexpr):
     """The plans of a frame of `size` bytes: both tables, and the chunks of the symbols. One program.
 
     Plain fields take `plain` bytes.
@@ -175,7 +175,7 @@ def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK:
 
 
 @triton.jit
-def fill_slots(plans, freq, slots, BLOCK: tl.constexpr, SYMBOLS: tl.constexpr):  # type: ignore[no-untyped-def]
+def fill_slots(plans, freq, slots, BLOCK: tl.constexpr, SYMBOLS: tl.constexpr):
     """What each of the 2^12 slots of level `program_id(1)` means: symbol | f << 8 | (slot - start) << 20."""
     level = tl.program_id(1)
     plan, freq = plans + level * PLAN, freq + level * 256

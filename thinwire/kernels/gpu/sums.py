@@ -9,7 +9,7 @@ import triton.language as tl
 from thinwire.kernels import checksum
 from thinwire.kernels.gpu.tiles import keyed
 
-MIX_HIGH, MIX_LOW = tl.constexpr(checksum.MIX >> 32), tl.constexpr(checksum.MIX & checksum.MASK32)
+MIX = tl.constexpr(checksum.MIX)
 
 
 @triton.jit(do_not_specialize=["first"])
@@ -32,8 +32,9 @@ def ragged_total(data, partial, n, first, BYTES: tl.constexpr):
 def finish(s):
     """The 32 bits of the checksum of a sum."""
     s = s.to(tl.uint64, bitcast=True)
-    mix = (tl.full([], MIX_HIGH, tl.uint64) << 32) | MIX_LOW
-    return (((s ^ (s >> 32)) * mix) >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
+    s = (s ^ (s >> 32)) * MIX
+    s = (s ^ (s >> 29)) * MIX
+    return (s >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
 
 
 @triton.jit

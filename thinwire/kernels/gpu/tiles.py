@@ -12,16 +12,17 @@ import triton.language as tl
 
 from thinwire.kernels import checksum
 
-WEYL = tl.constexpr(checksum.WEYL)
-FOLD = tl.constexpr(checksum.FOLD)
+STEP, START = tl.constexpr(checksum.STEP), tl.constexpr(checksum.START)
 
 
 @triton.jit
 def keyed(word, index):
-    """w_i k_i of words (int32) with these indices, as int64."""
-    t = (index.to(tl.uint32) + 1) * WEYL
-    k = t ^ (t >> FOLD)
-    return (word.to(tl.uint32, bitcast=True).to(tl.uint64) * k.to(tl.uint64)).to(tl.int64)
+    """w_i k_i of words (int32) with these indices, as int64 (kernels/checksum.py)."""
+    z = (index >> 1).to(tl.uint64) * STEP + START
+    low = z & 0xFFFFFFFF
+    both = z ^ (low * low)
+    k = tl.where((index & 1) == 0, both, both >> 32) & 0xFFFFFFFF
+    return (word.to(tl.uint32, bitcast=True).to(tl.uint64) * k).to(tl.int64)
 
 
 @triton.jit
