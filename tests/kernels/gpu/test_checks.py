@@ -10,7 +10,9 @@ import torch
 from battery import vector
 
 from thinwire import Key, Layout, Payload, PayloadError, kernels
+from thinwire.codecs import Rans
 from thinwire.compressors import Qsgd, ScaledSign
+from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
 from thinwire.core.verdicts import Verdicts
 from thinwire.kernels.spec import HEADER
@@ -61,3 +63,24 @@ def test_a_mean_with_checks_for_later(c: Compressor) -> None:
     c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 1 / 3, Key())
     with pytest.raises(PayloadError, match="the checksum does not match"):
         verdicts.raise_if_any()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_entropy_coded_payloads_with_checks_for_later() -> None:
+    c, plain = Coded(Qsgd(levels=4, norm="l2"), Rans()), Key(step=1)
+    xs = [vector(N, seed=rank) for rank in range(2)]
+    payloads = [c.encode(x.to(DEVICE), key=plain.fold(rank=rank)) for rank, x in enumerate(xs)]
+    verdicts, out = Verdicts(), torch.empty(N, device=DEVICE)
+    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+    assert len(verdicts) == (4 if DEVICE.type == "cuda" else 6)  # checksums, codes; headers that nobody has noted
+    verdicts.raise_if_any()
+    with kernels.force("cpu"):
+        expected = torch.empty(N)
+        c.mean([Payload(p.data.cpu()) for p in payloads], FLAT, expected, 0.5, plain)
+    assert torch.equal(out.cpu().view(torch.int32), expected.view(torch.int32))
+    for place in (c.compressor.side_bytes(FLAT) + 3, -2):
+        payloads[1].body[place] ^= 16
+        c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+        with pytest.raises(PayloadError):
+            verdicts.raise_if_any()
+        verdicts = Verdicts()
