@@ -44,6 +44,7 @@ class Rans(Codec):
     """Range asymmetric numeral systems with a static histogram."""
 
     name: ClassVar[str] = "rans"
+    defers: ClassVar[bool] = True
 
     def bound(self, n: int, width: int) -> int:
         """One byte more than plain fields."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 class Codec(Config, ABC):
     """Turns symbols 0 .. 2^width - 1, one byte each, into fewer bytes and back without loss."""
+
+    defers: ClassVar[bool] = False
+    """Whether `begin_read` takes any bytes and, on a GPU, leaves the fault there."""
 
     @abstractmethod
     def bound(self, n: int, width: int) -> int:
@@ -39,3 +42,8 @@ class Codec(Config, ABC):
         if symbols.numel() != out.numel():
             raise PayloadError(f"{self.id} gave {symbols.numel()} symbols for {out.numel()} elements")
         out.copy_(symbols)
+
+    def begin_read(self, data: Tensor, width: int, out: Tensor) -> Tensor | int:
+        """The same, but a fault of `data` may be a number on a GPU that is not 0; `out` then holds anything."""
+        self.read(data, width, out)
+        return 0

@@ -16,9 +16,13 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from thinwire.core.payload import Payload
     from thinwire.core.types import Key, Layout
+    from thinwire.core.verdicts import Verdicts
 
 
 class SymbolCompressor(Compressor):
@@ -74,6 +78,7 @@ class Coded(Compressor):
             )
         for fact in ("keeps_scale", "whole_tensors"):  # facts of the class elsewhere, here of the inner compressor
             object.__setattr__(self, fact, getattr(self.compressor, fact))
+        object.__setattr__(self, "decodes_any", self.compressor.decodes_any and self.codec.defers)
 
     @property
     def unbiased(self) -> bool:
@@ -116,11 +121,37 @@ class Coded(Compressor):
         """Decode the symbols and write."""
         self.compressor.put_symbols(*self._read(body, layout), layout, out, weight)
 
-    def _read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def mean(
+        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
+    ) -> None:
+        """One after another; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
+        if not (self.decodes_any and layout.numel and all(payload.later is not None for payload in payloads)):
+            super().mean(payloads, layout, out, weight, key)
+            return
+        for payload in payloads:
+            self.check(payload, layout, out, key)
+        if not payloads:
+            out.zero_()
+        flat = out.detach().view(-1)
+        for place, payload in enumerate(payloads):
+            side, symbols = self._read(payload.aligned().body, layout, payload.later)
+            (self.compressor.add_symbols if place else self.compressor.put_symbols)(
+                side, symbols, layout, flat, weight
+            )
+
+    def _read(self, body: Tensor, layout: Layout, later: Verdicts | None = None) -> tuple[Tensor, Tensor]:
         """The side information and the symbols of a body."""
         side = self.compressor.side_bytes(layout)
         if body.numel() < side:
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
-        symbols = torch.empty(layout.numel, dtype=torch.uint8, device=body.device)
-        self.codec.read(body[side:], self.compressor.width, symbols)
+        symbols, data = torch.empty(layout.numel, dtype=torch.uint8, device=body.device), body[side:]
+        if later is None or not data.numel():
+            self.codec.read(data, self.compressor.width, symbols)
+            return body[:side], symbols
+        fault = self.codec.begin_read(data, self.compressor.width, symbols)
+        wrong = f"{self.id}: what arrived cannot be decoded"
+        if isinstance(fault, torch.Tensor):
+            later.add(fault, wrong)
+        elif fault:
+            raise PayloadError(wrong)
         return body[:side], symbols

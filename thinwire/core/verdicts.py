@@ -40,14 +40,14 @@ class Verdicts:
 
     def add(self, wrong: Tensor, meaning: str) -> None:
         """`wrong` has one element, which is not 0 if the check has failed; `meaning` is what to say then."""
-        self._wrong.append(wrong.detach().reshape(()) != 0)
+        self._wrong.append(wrong.detach().reshape(1))
         self._means.append(meaning)
 
     def send(self) -> None:
         """Let the flags cross to the host, after what is queued on the stream; nobody waits here."""
         if not self._wrong:
             return
-        flags = torch.stack(self._wrong)
+        flags = torch.cat(self._wrong)
         self._wrong = []
         self._seen = flags.to("cpu", non_blocking=True)  # torch takes pinned memory for it
         if flags.is_cuda:

@@ -209,7 +209,8 @@ class ReferenceKernels(Kernels):
         data[:COVERED].copy_(torch.frombuffer(bytearray(header), dtype=torch.uint8), non_blocking=True)
         total = checksum.total(data[:COVERED])
         if header[FLAGS] & CHECKED:
-            total += checksum.total(data[HEADER : data.numel() - tail], HEADER // 4) + partial
+            total += checksum.total(data[HEADER : data.numel() - tail], HEADER // 4)
+            total += partial.sum() if isinstance(partial, torch.Tensor) else partial
         low = checksum.finished(total)
         data[COVERED:HEADER] = (low - ((low >> 31) << 32)).to(torch.int32).view(torch.uint8)
 

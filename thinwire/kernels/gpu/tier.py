@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.gpu import decode, encode, passes, scales, sums
+from thinwire.kernels.gpu import checks, decode, encode, passes, scales, sums
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, ROWS, TILE, Blocks, Kind, Norm, Quant
 
@@ -205,6 +205,14 @@ class GpuKernels(Kernels):
             words = data[:HEADER].view(torch.int32)
             sums.damaged[(1,)](words, body, body.numel(), wrong, FLAG=CHECKED, STEP=1024)
         return wrong
+
+    def damaged(self, data: Tensor) -> Tensor:
+        if data.data_ptr() % 4:
+            return super().damaged(data)
+        body, out = self._sums(data[HEADER:], HEADER // 4), data.new_empty(1, dtype=torch.int32)
+        with _on(data):
+            checks.wrong[(1,)](data[:HEADER].view(torch.int32), body, body.numel(), out, STEP=1024)
+        return out
 
     def _decode(
         self,

@@ -1,0 +1,86 @@
+"""Checksums that are checked where the payload is, by Triton: what is damaged, and means with checks for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from battery import vector
+
+from thinwire import Key, Layout, Payload, PayloadError, kernels
+from thinwire.codecs import Rans
+from thinwire.compressors import Qsgd, ScaledSign
+from thinwire.core.coded import Coded
+from thinwire.core.compressor import Compressor
+from thinwire.core.verdicts import Verdicts
+from thinwire.kernels.spec import HEADER
+
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where there is none, Triton's interpreter
+N, FLAT = 1200, Layout.flat(1200)
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    with kernels.force("gpu"):
+        yield
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 1001])
+@pytest.mark.parametrize("checksum", [True, False])
+def test_damage_is_found(n: int, checksum: bool) -> None:
+    payload = Payload.new(n, DEVICE)
+    payload.body.copy_(torch.arange(n).to(torch.uint8))
+    payload.seal(7, Key(), checksum=checksum)
+    tier = kernels.get("gpu")
+    assert not bool(tier.damaged(payload.data))
+    for place in (3, HEADER - 3, *((HEADER + n - 1,) if n and checksum else ())):
+        payload.data[place] ^= 1
+        assert bool(tier.damaged(payload.data)), place
+        payload.data[place] ^= 1
+    if n and not checksum:  # the body is not covered
+        payload.data[-1] ^= 1
+        assert not bool(tier.damaged(payload.data))
+    shifted = torch.cat((payload.data[:1], payload.data))[1:]  # at an odd address
+    assert bool(tier.damaged(shifted)) == bool(tier.damaged(payload.data))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter, which divides by 0 as a GPU does
+@pytest.mark.parametrize("c", [Qsgd(bits=4), Qsgd(bits=3, block=100), ScaledSign()], ids=lambda c: c.id)
+def test_a_mean_with_checks_for_later(c: Compressor) -> None:
+    xs = [vector(N, seed=rank) for rank in range(3)]
+    payloads = [c.encode(x.to(DEVICE), key=Key(rank=rank)) for rank, x in enumerate(xs)]
+    verdicts, out = Verdicts(), torch.empty(N, device=DEVICE)
+    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 1 / 3, Key())
+    verdicts.raise_if_any()
+    with kernels.force("reference"):
+        expected = torch.empty(N)
+        c.mean([c.encode(x, key=Key(rank=rank)) for rank, x in enumerate(xs)], FLAT, expected, 1 / 3, Key())
+    assert torch.equal(out.cpu().view(torch.int32), expected.view(torch.int32))
+    payloads[1].data[HEADER + 20] ^= 4
+    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 1 / 3, Key())
+    with pytest.raises(PayloadError, match="the checksum does not match"):
+        verdicts.raise_if_any()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_entropy_coded_payloads_with_checks_for_later() -> None:
+    c, plain = Coded(Qsgd(levels=4, norm="l2"), Rans()), Key(step=1)
+    xs = [vector(N, seed=rank) for rank in range(2)]
+    payloads = [c.encode(x.to(DEVICE), key=plain.fold(rank=rank)) for rank, x in enumerate(xs)]
+    verdicts, out = Verdicts(), torch.empty(N, device=DEVICE)
+    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+    assert len(verdicts) == (4 if DEVICE.type == "cuda" else 6)  # checksums, codes; headers that nobody has noted
+    verdicts.raise_if_any()
+    with kernels.force("cpu"):
+        expected = torch.empty(N)
+        c.mean([Payload(p.data.cpu()) for p in payloads], FLAT, expected, 0.5, plain)
+    assert torch.equal(out.cpu().view(torch.int32), expected.view(torch.int32))
+    for place in (c.compressor.side_bytes(FLAT) + 3, -2):
+        payloads[1].body[place] ^= 16
+        c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+        with pytest.raises(PayloadError):
+            verdicts.raise_if_any()
+        verdicts = Verdicts()
