@@ -140,7 +140,7 @@ INSTANCES: list[Compressor] = [
 ]
 KINDS = list({(type(c), type(getattr(c, "codec", None))): c for c in INSTANCES}.values())
 """One of every class, and one of every codec: for tests of what exchanges do with payloads."""
-TIERS = [name for name in kernels.names() if name != "cpu"]
+TIERS = [name for name in kernels.names() if name not in ("cpu", "gpu")]  # tests/kernels/gpu is for the last
 NATIVE = [name for name in TIERS if name != "reference"]
 SIZES = [0, 1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1000, 4097]
 LAYOUT = Layout(("conv", "bias", "empty", "fc"), ((8, 3, 3, 3), (8,), (0, 4), (10, 77)))  # 994 elements

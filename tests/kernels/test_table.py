@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,11 +16,17 @@ from thinwire.kernels import selection
 from thinwire.kernels.table import TABLE, load
 
 FILES = sorted({operation.split(".")[0] for operation in TABLE})
+CODECS = {"rans"}
+
+
+def module_of(file: str) -> ModuleType:
+    """Where the definitions of a file's operations are."""
+    return importlib.import_module(f"thinwire.{'codecs' if file in CODECS else 'kernels'}.{file}")
 
 
 def asked(file: str) -> dict[str, str]:
     """The operations that a file asks the table for, each with the name of its definition."""
-    tree = ast.parse(inspect.getsource(importlib.import_module(f"thinwire.kernels.{file}")))
+    tree = ast.parse(inspect.getsource(module_of(file)))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "find"]
     return {ast.literal_eval(call.args[0]): ast.unparse(call.args[2]) for call in calls}
 
@@ -29,7 +36,7 @@ def test_every_operation_has_a_definition() -> None:
     assert found.keys() == TABLE.keys()
     for operation, (file, plain) in found.items():
         assert operation.split(".")[0] == file
-        assert callable(getattr(importlib.import_module(f"thinwire.kernels.{file}"), plain))
+        assert callable(getattr(module_of(file), plain))
 
 
 @pytest.mark.parametrize("family", ["cpu", "gpu"])
@@ -37,7 +44,7 @@ def test_every_entry_imports_and_takes_what_the_definition_takes(family: str) ->
     if family == "gpu" and find_spec("triton") is None:
         pytest.skip("the GPU's kernels need Triton")
     for file in FILES:
-        module = importlib.import_module(f"thinwire.kernels.{file}")
+        module = module_of(file)
         for operation, plain in asked(file).items():
             function = load(operation, family)
             if function is not None:

@@ -76,7 +76,7 @@ class RandomK(Compressor):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write the values at the common places."""
-        picked = x[self._places(layout, key, x.device)]
+        picked = x[self._places(layout, key, x.device)].float()
         body.view(torch.float32).copy_(selection.spoilt(x, picked))
         return None
 

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire import kernels
 from thinwire.core.exchange import Exchange
 from thinwire.core.slots import Slot
 from thinwire.exchange.wrapper import Wrapper
+from thinwire.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,4 +110,4 @@ class Marina(Wrapper):
 def heads(key: Key, p: float) -> bool:
     """The coin of a round: the same on all ranks, for all buckets and chunks."""
     coin = key.fold(rank=0, bucket=0, offset=0, hop=COIN)
-    return int(kernels.get("cpu").noise(coin, 1)) < p * 2.0**32
+    return philox.first(coin) < p * 2.0**32

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, final
 
 import torch
 
-from thinwire import kernels
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.payload import Payload
 from thinwire.exchange.gossip import Gossip, check_graph, identity, weighted
+from thinwire.kernels import philox
 from thinwire.topology.base import Topology
 from thinwire.topology.mixing import colouring
 from thinwire.topology.ring import Ring
@@ -150,7 +150,7 @@ class Pairs(Gossip):
 
     def choose(self, key: Key, rank: int, near: tuple[int, ...]) -> int:
         """The neighbour, of those given, that an active rank asks in the step of the key: the same on all ranks."""
-        word = int(kernels.get("cpu").noise(key.fold(rank=rank, bucket=0, offset=0, hop=CHOICE), 1))
+        word = philox.first(key.fold(rank=rank, bucket=0, offset=0, hop=CHOICE))
         return near[word * len(near) >> 32]
 
     def on_edge(self, key: Key, i: int, j: int, n: int) -> Key:

@@ -145,9 +145,7 @@ def encode(
 
 
 @triton.jit
-def natural(
-    code, p, codes, first, tile, lane, lanes, live, inside, n, base, NB: tl.constexpr, FULL: tl.constexpr
-):
+def natural(code, p, codes, first, tile, lane, lanes, live, inside, n, base, NB: tl.constexpr, FULL: tl.constexpr):
     """Tiles of eight exponent rows and one row of packed signs, 576 bytes; returns the sum."""
     signs = ()
     for r in tl.static_range(8):

@@ -45,8 +45,17 @@ TUNING = Tuning()
 
 
 def chunks_of(n: int, chunk: int = 0) -> int:
-    """The most chunks that `n` symbols can have."""
-    return ((max(n, 1) - 1) >> (chunk or SMALLEST_CHUNK.value)) + 1
+    """The most chunks that `n` symbols can have, in fours: kernels are compiled for aligned addresses."""
+    return aligned(((max(n, 1) - 1) >> (chunk or SMALLEST_CHUNK.value)) + 1, 4)
+
+
+def aligned(n: int, to: int) -> int:
+    """`n`, rounded up.
+
+    >>> aligned(5, 4)
+    8
+    """
+    return -(-n // to) * to
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class _Room:
         return cls(
             torch.zeros(256 + 2 * PLAN.value + rans_model.WORDS.value, dtype=torch.int64, device=device),
             empty(2 * 256, torch.int64),
-            empty(n + few + 2 * STATES.value * chunks, torch.int16),
+            empty(aligned(n, 8) + few + 2 * STATES.value * chunks, torch.int16),
             empty(chunks, torch.int32),
             empty(chunks, torch.int32),
             empty(chunks, torch.int64),
@@ -115,7 +124,7 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
     rans_model.model[(2,)](room.zeroed, n, chunk, plans, room.tables, bits, bins, **ONE_WARP)
     first = (plans, room.tables, words, room.sizes, room.rare_counts)
     rans_push.push_chunks[(most,)](symbols, *first, VOTES, tuning.push_ahead, **ONE_WARP)
-    behind = words[n + 2 * STATES.value * most :]
+    behind = words[aligned(n, 8) + 2 * STATES.value * most :]
     if width > 1:  # of two symbols, at most one is rare
         picked = (room.rare_counts, room.starts)
         rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
@@ -143,8 +152,8 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     assert out.is_contiguous()
     few = n // RARE.value + 1
     most, fewer = chunks_of(n), chunks_of(few)
-    zeroed = torch.zeros(1 + 2 * PLAN.value, dtype=torch.int64, device=device)
-    plans, faults = zeroed[1:], zeroed[:1].view(torch.int32)[:1]
+    zeroed = torch.zeros(2 * PLAN.value + 1, dtype=torch.int64, device=device)
+    plans, faults = zeroed[: 2 * PLAN.value], zeroed[2 * PLAN.value :].view(torch.int32)[:1]
     freq = torch.empty(2 * 256, dtype=torch.int32, device=device)
     slots = torch.empty(2 * TOTAL.value, dtype=torch.int32, device=device)
     starts, places = torch.empty(2, most + fewer, dtype=torch.int64, device=device)
@@ -164,3 +173,13 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_pop.put_rares[(most,)](plans, counts, places, rares, out, COPIED, **WARPS)
     rans_pop.unpack_plain[(triton.cdiv(n, TILE),)](data, n, plans, out, width, **ONE_WARP)
     return faults
+
+
+def encode_frame(symbols: Tensor, width: int, out: Tensor) -> Tensor:
+    """`encode` as the codec asks for it."""
+    return encode(symbols, width, out)
+
+
+def decode_frame(data: Tensor, width: int, out: Tensor) -> Tensor:
+    """`decode` as the codec asks for it."""
+    return decode(data, width, out)

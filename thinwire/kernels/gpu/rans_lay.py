@@ -96,7 +96,8 @@ def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
         tail = whole(plans + PLAN, sizes + chunks, starts + chunks, ahead, BLOCK)
         ahead = tail + 5
     used = whole(plans, sizes, starts, ahead, BLOCK)
-    coded = used <= room
+    fits = tl.load(plans + KIND) >= 0
+    coded = fits & (used <= room)
     tl.store(plans + TAIL, tail)
     tl.store(plans + AT, tl.full([], 1, tl.int64))
     tl.store(plans + PLAN + AT, 1 + 2 + tl.load(plans + HEAD) + 5)
@@ -104,7 +105,7 @@ def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
     tl.store(plans + FORM, form.to(tl.int64))
     tl.store(plans + PLAN + FORM, tl.where(tail > 0, form, PLAIN).to(tl.int64))
     tl.store(out, form.to(tl.uint8))
-    tl.store(result, tl.where(tl.load(plans + KIND) < 0, BAD_SYMBOL, tl.where(coded, 1 + used, 1 + room)))
+    tl.store(result, tl.where(fits, tl.where(coded, 1 + used, 1 + room), BAD_SYMBOL))
 
 
 @triton.jit

@@ -89,7 +89,7 @@ def read_table(data, at, end, limit, freq, plan):
 
 
 @triton.jit
-def read_head(data, at, end, n, limit, freq, plan, ESCAPES: tl.constexpr):
+def read_head(data, at, end, limit, freq, plan, ESCAPES: tl.constexpr):
     """The plan of the message at `at`; returns where the sizes of its chunks start, whether it escapes, a fault."""
     kind, log = byte(data, at, end), byte(data, at + 1, end)
     fault = tl.zeros([], tl.int64)
@@ -156,7 +156,8 @@ def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK:
     tl.store(plans + FORM, tl.where(fault == 0, form, -1))
     if form == CODED:
         one = tl.full([], 1, tl.int64)
-        after, escapes, fault = read_head(data, one, end, n, limit, freq, plans, True)
+        after, escapes, fault = read_head(data, one, end, limit, freq, plans, True)
+        tl.debug_barrier()  # what one thread wrote, all will read
         if escapes:
             symbol, tail = byte(data, after, end), get32(data, after + 1, end)
             sizes_at = after + 5 + tail
@@ -166,7 +167,8 @@ def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK:
             tl.store(plans + ESCAPED, symbol)
             tl.store(plans + SIZES, sizes_at)
             if fault == 0:
-                _, _, fault = read_head(data, after + 5, sizes_at, n, limit, freq + 256, plans + PLAN, False)
+                _, _, fault = read_head(data, after + 5, sizes_at, limit, freq + 256, plans + PLAN, False)
+        tl.debug_barrier()
         if fault == 0:
             fault = find_chunks(data, plans, n, starts, sizes, BLOCK)
         else:

@@ -137,12 +137,13 @@ def _settle(state, bins, WIDTH: tl.constexpr, LAST: tl.constexpr):
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """The k-th largest magnitude, how many of the k are equal to it, and two more, int32, on the device; 0 < k <= n."""
+    """`state`: the k-th largest magnitude, and how many of the k are equal to it, on the device; 0 < k <= n."""
     n = x.numel()
     sizes = [4, FINE + 1, COARSE + 1, COARSE, COARSE, FINE]
     state, near, nearest, first, second, third = torch.zeros(sum(sizes), dtype=torch.int32, device=x.device).split(
         sizes
     )
+    found: Tensor = state
     state[1:2].fill_(k)
     each = EACH if n > TILE * EACH * 64 else 1
     grid, tile = (triton.cdiv(n, TILE * each),), {"TILE": TILE, "EACH": each, "num_warps": 4}
@@ -161,4 +162,4 @@ def largest(x: Tensor, k: int) -> Tensor:
     _settle[(1,)](state, second, WIDTH=8, LAST=False)
     _count_few[grid](x, n, state, third, SHIFT=15, **tile)
     _settle[(1,)](state, third, WIDTH=15, LAST=True, num_warps=16)
-    return state
+    return found

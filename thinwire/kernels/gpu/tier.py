@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, ContextManager, NamedTuple, final
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from thinwire.kernels import checksum
 from thinwire.kernels.base import Kernels
 from thinwire.kernels.gpu import checks, decode, encode, passes, scales, sums
 from thinwire.kernels.key import Key
@@ -197,10 +196,15 @@ class GpuKernels(Kernels):
             sums.seal[(1,)](data[:HEADER].view(torch.int32), *counts[0], *counts[1], *words, STEP=1024)
 
     def sealed(self, data: Tensor) -> bool:
-        head = data[:HEADER].cpu()
-        covered = data if int(head[FLAGS]) & CHECKED else data[:HEADER]
-        words = int(self.total(covered)) - int(checksum.total(head[COVERED:], COVERED // 4))
-        return checksum.finish(words) == int.from_bytes(head[COVERED:].numpy().tobytes(), "little")
+        return not bool(self.damaged(data))
+
+    def damaged(self, data: Tensor) -> Tensor:
+        body = self._sums(data[HEADER:], HEADER // 4)
+        wrong = data.new_empty(1, dtype=torch.int8)
+        with _on(data):
+            words = data[:HEADER].view(torch.int32)
+            sums.damaged[(1,)](words, body, body.numel(), wrong, FLAG=CHECKED, STEP=1024)
+        return wrong
 
     def damaged(self, data: Tensor) -> Tensor:
         if data.data_ptr() % 4:
@@ -315,13 +319,10 @@ class GpuKernels(Kernels):
     def _sums(self, data: Tensor, first: int) -> Tensor:
         """Partial sums of bytes."""
         n = data.numel()
-        whole = data.data_ptr() % 4 == 0
-        grid = -(-n // (4 * WORDS))
-        cut = n // 4 * 4 if whole else 0
+        cut = n // 4 * 4 if data.data_ptr() % 4 == 0 else 0  # words that can be read as such
         rest = -(-(n - cut) // (4 * WORDS))
         words = -(-cut // (4 * WORDS))
         partial = data.new_empty(words + rest, dtype=torch.int64)
-        del grid
         with _on(data):
             if words:
                 sums.total[(words,)](data[:cut].view(torch.int32), partial, cut, first, WORDS=WORDS)
@@ -335,7 +336,7 @@ def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _on(x: Tensor) -> ContextManager[object]:
+def _on(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it that of the tensor."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
@@ -391,6 +392,3 @@ def _table(blocks: Blocks, device: torch.device) -> Ragged:
         made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
         known[device] = Ragged(*(t.to(device, non_blocking=True) for t in made), longest)
     return known[device]
-
-
-Launch = Callable[..., None]

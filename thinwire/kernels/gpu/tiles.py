@@ -52,7 +52,9 @@ def as_words(byte, NB: tl.constexpr):
 
 
 @triton.jit
-def store(rows, out, first, tile, lane, lanes, live, inside, NB: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+def store(
+    rows, out, first, tile, lane, lanes, live, inside, NB: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr
+):
     """Write the planes of full tiles as words, or those of the narrow last tile as bytes; returns the sum, int64."""
     if FULL:
         word = tl.arange(0, 16)[None, :]
