@@ -148,7 +148,7 @@ def in_bf16(model: nn.Module) -> nn.Module:
 
 
 def channels_last(model: nn.Module) -> nn.Module:
-    return model.to(memory_format=torch.channels_last)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def compiled(model: nn.Module) -> nn.Module:
