@@ -37,9 +37,23 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 
 @triton.jit
-def noise(lane, key):
+def beside(number, element):
+    """`number`, held by the thread that holds `element`: the compiler keeps the operands of assembly together.
+
+    Without it noise is drawn in another layout than the elements' and changes threads through shared memory.
+    """
+    if INTERPRETED:
+        return number
+    else:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r,f", [number, element], dtype=tl.uint32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def noise(lane, key, element):
     """The noise of eight rows at these lanes; `key` is two key words and four counter words, uint32."""
-    c0 = lane.to(tl.uint32) + key[2]
+    c0 = beside(lane.to(tl.uint32) + key[2], element)
     zero = c0 * 0
     words = philox(c0, zero + key[3], zero + key[4], zero + key[5], key[0], key[1])
     rows = ()

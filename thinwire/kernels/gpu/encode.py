@@ -28,7 +28,7 @@ from thinwire.kernels.gpu.elements import (
     words,
 )
 from thinwire.kernels.gpu.scales import fused_scales
-from thinwire.kernels.gpu.tiles import ROW, as_words, keyed, keys, origin, plane, store, times
+from thinwire.kernels.gpu.tiles import ROW, as_words, four, keyed, keys, origin, plane, store, times
 
 
 @triton.jit
@@ -39,19 +39,20 @@ def natural(code, p, codes, first, tile, lane, lanes, live, here, n, base, NB: t
         s = (p[r].to(tl.int32, bitcast=True) >> 31) & 1
         signs = signs + (s if FULL else tl.where(here & (base + r * lanes < n), s, 0),)
     packed = plane(signs, 0, 1)
+    bytes_ = codes.to(tl.pointer_type(tl.uint8))
     if FULL:
-        at = tile[:, None].to(tl.int64) * 144 + tl.arange(0, 16)[None, :]
+        index = tile[:, None].to(tl.int64) * 144 + tl.arange(0, 16)[None, :] + first
         total = tl.zeros([NB, 16], tl.int64)
-        z = origin(at + first)
-        odd = ((at + first) & 1) != 0
+        z = origin(index)
+        odd = (index & 1) != 0
+        at = tile[:, None].to(tl.int64) * 576 + lane
         for j in tl.static_range(9):
             w = as_words(packed if j == 8 else code[j if j < 8 else 0], NB)
-            tl.store(codes + at + j * 16, w, mask=live[:, None])
+            tl.store(bytes_ + at + j * 64, four(w, NB).to(tl.uint8), mask=live[:, None])
             total += times(w, keys(z, odd))
             z += ROW
         return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
     else:
-        bytes_ = codes.to(tl.pointer_type(tl.uint8))
         total = tl.zeros([NB, 64], tl.int64)
         for j in tl.static_range(9):
             byte = packed if j == 8 else code[j if j < 8 else 0]
@@ -72,7 +73,7 @@ def rounded(
     """Round, keep the error and pack; a[r] and b[r] are the scales of row r, unless MODE says to look them up."""
     UNIT_: tl.constexpr = 2.0**FRACTION if STOCHASTIC else 1.0
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    u = noise(tile[:, None] * 64 + lane, key) if STOCHASTIC else p
+    u = noise(tile[:, None] * 64 + lane, key, p[0]) if STOCHASTIC else p
     code = ()
     for r in tl.static_range(8):
         if (MODE == FUSED) | (MODE == TILE):
