@@ -65,16 +65,28 @@ def test_sparse_sums(bad: float, device: torch.device) -> None:
     assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
 
 
-@pytest.mark.parametrize("kind", ["gauss", "misled", "ties", "far"])
+@pytest.mark.parametrize("kind", ["gauss", "misled", "ties", "far", "few", "clustered"])
 def test_the_largest_by_a_sample(kind: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the sample, every 64th element, is a good guide or not."""
+    """Whether the sample is a good guide or not."""
     monkeypatch.setattr(select, "LONG", 4096)
-    x = vector(6000)
+    monkeypatch.setattr(select, "SAMPLE", 1024)
+    monkeypatch.setattr(select, "WORDS", 128)
+    monkeypatch.setattr(select, "MARKED", 2048)
+    x = vector(9001)
     if kind == "misled":
-        x[::64] *= 1e-3
+        number = torch.arange(1024)
+        x[number * 8 + (number * 0x9E3779B1 % 2**32 >> 8) % 8] *= 1e-3
     elif kind == "ties":
         x = x.round()
     elif kind == "far":
         x[5::128] = 1e30
+    elif kind == "few":  # fewer than k are not 0
+        x[7:] = 0
+    elif kind == "clustered":
+        x[5000:] *= 1e-3
     for k in (30, 100):
+        found = select.find(x.to(device), k)
+        usable = k <= int(found.state[1]) <= found.kept.numel()
+        assert found.sampled
+        assert usable == (kind in {"gauss", "far", "clustered"}), (kind, k)
         check(gpu.top(x.to(device), k), definition._top(x, k), kind)
