@@ -1,15 +1,15 @@
 """The k-th largest magnitude of a vector, found on the device: few kernels, one read of a long vector, and no wait.
 
 In a long vector, a sample says what magnitude a few more than k elements reach (`_sample`). One read marks those
-elements (`_mark`), which then move into an array of their own (`_gather`), in order within each region, and all that
-follows looks at that array alone. Where it holds fewer than k, or more than there is room for, because the sample misled or because of ties, the same kernels
-look at the vector instead, which they find out on the device.
+elements (`_mark`), which then move into an array of their own, in order within each region (`_gather`). All that
+follows looks at that array alone. Where it holds fewer than k, or more than there is room for, because the sample
+misled or because of ties, the same kernels look at the vector instead, which they find out on the device.
 
 `_settle` finds 8 of a magnitude's 31 bits from the top: it counts the elements that share the bits found so far in
 256 bins, and the program that ends last reads the bins.
 
-`state` holds: 0 the magnitude from which elements are kept, 1 how many are kept, 2 the bits found so far, which in the
-end are the magnitude looked for, 3 how many elements lie above it, 4 and on how many programs of each kernel ended.
+`state` holds: 0 the magnitude from which elements are kept, 1 how many are kept, 2 the bits found so far, which in
+the end are the magnitude looked for, 3 how many elements lie above it, 4 and on how many programs of a kernel ended.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STATE = 16
 class Found:
     """The magnitude looked for, and the elements kept, as the kernels that write them need it.
 
-    An element kept is one integer: its place in its region above its bits. `spots` is where the elements of each region
-    begin, and how many they are.
+    An element kept is one integer: its place in its region above its bits. `spots` is where the elements of each
+    region begin, and how many they are.
     """
 
     state: Tensor
@@ -125,11 +125,6 @@ def _ones(word):
 
 
 @triton.jit
-def _four(a, b, c, d):
-    return tl.join(tl.join(a, b), tl.join(c, d))
-
-
-@triton.jit
 def _gather(x, state, marks, kept, room, spots, WORDS: tl.constexpr):
     """Keep the elements whose bits are set: in order within a region of WORDS words, regions in any order."""
     region, regions = tl.program_id(0), tl.num_programs(0)
@@ -142,20 +137,17 @@ def _gather(x, state, marks, kept, room, spots, WORDS: tl.constexpr):
     tl.store(spots + region, base)
     tl.store(spots + regions + region, count)
     number *= 32
-    for _ in range(tl.cdiv(tl.max(ones, 0), 4)):  # the lowest four bits of each word, whose elements load together
+    for _ in range(tl.cdiv(tl.max(ones, 0), 2)):  # the lowest two bits of each word, whose elements load together
         second = word & (word - 1)
-        third = second & (second - 1)
-        fourth = third & (third - 1)
-        left = _four(word, second, third, fourth)
-        to = _four(place, place + 1, place + 2, place + 3)
+        left, to = tl.join(word, second), tl.join(place, place + 1)
         lowest = (left & -left).to(tl.uint32, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
-        inside = _four(number, number, number, number) + ((lowest >> 23) - 127)
+        inside = tl.join(number, number) + ((lowest >> 23) - 127)
         chosen = (left != 0) & (to < room)
         value = tl.load(x + region * (WORDS * 32) + inside, mask=chosen, other=0.0).to(tl.int32, bitcast=True)
         entry = (inside.to(tl.int64) << 32) | (value.to(tl.int64) & 0xFFFFFFFF)
         tl.store(kept + to, entry, mask=chosen)
-        word = fourth & (fourth - 1)
-        place += 4
+        word = second & (second - 1)
+        place += 2
 
 
 @triton.jit
@@ -182,7 +174,7 @@ def _settle(
     for tile in range(tl.program_id(0), tl.cdiv(length, TILE), tl.num_programs(0)):
         at = tile * TILE + tl.arange(0, TILE)
         there = at < length
-        if few:
+        if few:  # noqa: SIM108  (a branch, not a choice between two loads)
             bits = kept_magnitude(kept, at, there)
         else:
             bits = magnitude(x, at, there)
@@ -216,7 +208,7 @@ def find(x: Tensor, k: int) -> Found:
         tile = min(SAMPLE, TILE)
         _sample[(SAMPLE // tile,)](x, state, bins[-1], stride, rank, TILE=tile, num_warps=8)
         _mark[(regions * WORDS * 32 // MARKED,)](x, n, state, marks, TILE=MARKED, num_warps=8)
-        _gather[(regions,)](x, state, marks, kept, kept.numel(), spots, WORDS=WORDS, num_warps=4)
+        _gather[(regions,)](x, state, marks, kept, kept.numel(), spots, WORDS=WORDS, num_warps=8)
     for number, (shift, width) in enumerate(STEPS):
         _settle[(min(triton.cdiv(n, TILE), PROGRAMS),)](
             x,

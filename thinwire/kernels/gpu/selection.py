@@ -162,7 +162,7 @@ def _add_at(out, indices, values, count, weight, bad, TILE: tl.constexpr):
     place = tl.load(indices + at, mask=there, other=0)
     value = tl.load(values + at, mask=there, other=0.0)
     tl.store(out + place, tl.load(out + place, mask=there, other=0.0) + value * weight, mask=there)
-    tl.atomic_max(bad, tl.max(((value - value) != 0.0).to(tl.int32), 0))
+    tl.atomic_max(bad, tl.max(((value - value) != 0.0).to(tl.int32), 0), sem="relaxed")
 
 
 @triton.jit
