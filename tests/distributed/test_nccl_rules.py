@@ -104,7 +104,7 @@ def several_pieces(chunk_mb: float) -> tuple[int, bool]:
             with lock:
                 now -= 1
 
-    Processes.run = counted  # type: ignore[method-assign,assignment]
+    Processes.run = counted  # type: ignore[method-assign]
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     method = tw.methods.qsgd(bits=4)

@@ -22,7 +22,7 @@ from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network, network, reaper
 from thinwire.lab.net.inside import enter
 from thinwire.lab.net.shaping import transmitted
-from thinwire.lab.net.tools import call
+from thinwire.lab.net.tools import call, check
 
 pytestmark = pytest.mark.xdist_group("processes")
 OWNER = """
@@ -270,3 +270,17 @@ def test_rates_and_delays() -> None:
 def test_bad_input(hosts: int, rate: str, latency: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Network(hosts, rate, latency)
+
+
+def test_commands_from_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ip", "tc"):
+        (tmp_path / name).write_text("#!/bin/sh\necho it is me\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(FileNotFoundError, match="THINWIRE_IPROUTE2="):
+        check()
+    monkeypatch.setenv("THINWIRE_IPROUTE2", str(tmp_path))
+    monkeypatch.setenv("PATH", f"/nowhere{os.pathsep}/bin{os.pathsep}/usr/bin")
+    check()
+    assert call("tc", "qdisc") == "it is me\n"

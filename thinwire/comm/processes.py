@@ -311,7 +311,10 @@ class Processes:
         return request.ranks.index(self._global.index(sender)), x
 
     def _stage(self, *tensors: Tensor) -> list[Tensor]:
-        """The tensors where the backend can read them; one that occurs twice is copied once."""
+        """The tensors where the backend can read them; one that occurs twice is copied once.
+
+        Checks that are due cross to the host with what is fetched, so that they are not waited for.
+        """
         there: dict[int, Tensor] = {}
         low: dict[int, Tensor] = {}
         for x in tensors:
@@ -321,7 +324,12 @@ class Processes:
                 low[id(x)] = x
             elif id(x) not in there:
                 there[id(x)] = self._backend.bring(x)
+        due = [] if self._backend.batched else self.comm.due
+        for verdicts in due:
+            verdicts.send()
         there |= dict(zip(low, self._pinned.fetch(*low.values()), strict=True))
+        for verdicts in due:
+            verdicts.raise_if_sent()
         return [there[id(x)] for x in tensors]
 
 

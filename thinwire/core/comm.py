@@ -10,11 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+if TYPE_CHECKING:
+    from thinwire.core.verdicts import Verdicts
 
 T = TypeVar("T")
 
@@ -202,6 +205,9 @@ class Comm:
     heads: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     """The first bytes of messages that lie on a GPU, by tensor, where the host knows them: they came through its
     memory, or it wrote them. Reading them from the GPU would be a wait."""
+    due: list[Verdicts] = field(default_factory=list)
+    """Checks that a driver looks at before it sends anything, if it waits for the GPU then anyway: what was made of a
+    damaged payload is not sent on."""
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -213,7 +219,7 @@ class Comm:
             raise ValueError(f"rank {self.rank} of {self.size} cannot be part of the group {list(members)}")
         ranks = tuple(self.ranks[m] for m in members)
         rank = list(members).index(self.rank)
-        return Comm(rank, len(ranks), self.traffic, ranks, channel=self.channel, heads=self.heads)
+        return Comm(rank, len(ranks), self.traffic, ranks, channel=self.channel, heads=self.heads, due=self.due)
 
     def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
         """Sum or maximum over ranks; `x` may be overwritten."""

@@ -30,37 +30,40 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        self._wrong: list[Tensor] = []  # one element each, not 0 if a check has failed
-        self._means: list[str] = []
-        self._seen: Tensor | None = None  # the flags in host memory, once they have been sent there
-        self._done: torch.cuda.Event | None = None
+        self._made: list[tuple[Tensor, str]] = []  # flags of one element, not 0 if a check has failed; their meaning
+        self._sent: list[tuple[Tensor, list[str], torch.cuda.Event | None]] = []  # the same on their way to the host
 
     def __len__(self) -> int:
-        return len(self._means)
+        return len(self._made) + sum(len(meanings) for _, meanings, _ in self._sent)
 
     def add(self, wrong: Tensor, meaning: str) -> None:
         """`wrong` has one element, which is not 0 if the check has failed; `meaning` is what to say then."""
-        self._wrong.append(wrong.detach().reshape(1))
-        self._means.append(meaning)
+        self._made.append((wrong.detach().reshape(1), meaning))
 
     def send(self) -> None:
         """Let the flags cross to the host, after what is queued on the stream; nobody waits here."""
-        if not self._wrong:
+        if not self._made:
             return
-        flags = torch.cat(self._wrong)
-        self._wrong = []
-        self._seen = flags.to("cpu", non_blocking=True)  # torch takes pinned memory for it
+        flags = torch.cat([wrong for wrong, _ in self._made])
+        seen = flags.to("cpu", non_blocking=True)  # torch takes pinned memory for it
+        done = None
         if flags.is_cuda:
-            self._done = torch.cuda.Event(blocking=True)
-            self._done.record(torch.cuda.current_stream(flags.device))
+            done = torch.cuda.Event(blocking=True)
+            done.record(torch.cuda.current_stream(flags.device))
+        self._sent.append((seen, [meaning for _, meaning in self._made], done))
+        self._made = []
 
-    def raise_if_any(self) -> None:
-        """Wait for the flags, and raise PayloadError with the meaning of the first that is set."""
-        self.send()
-        if self._done is not None:
-            self._done.synchronize()
-        if self._seen is not None:
-            for wrong, meaning in zip(self._seen.tolist(), self._means, strict=True):
+    def raise_if_sent(self) -> None:
+        """Wait for the flags that have been sent; PayloadError with the meaning of the first that is set."""
+        sent, self._sent = self._sent, []
+        for seen, meanings, done in sent:
+            if done is not None:
+                done.synchronize()
+            for wrong, meaning in zip(seen.tolist(), meanings, strict=True):
                 if wrong:
                     raise PayloadError(meaning)
-        self._seen, self._done, self._means = None, None, []
+
+    def raise_if_any(self) -> None:
+        """The same for all flags."""
+        self.send()
+        self.raise_if_sent()

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
@@ -275,7 +276,8 @@ class Runner:
                     self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
                 if facts.agrees:
                     _rescale(exchange, chunk, going.lr)
-                out = await exchange(x, chunk.state, Context(comm, *context))
+                with _due(comm, context.verdicts):
+                    out = await exchange(x, chunk.state, Context(comm, *context))
                 if out.data_ptr() != x.data_ptr():
                     x.copy_(out)
                 if context.verdicts is not None:
@@ -291,6 +293,19 @@ def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
         await going.bucket.exchange.begin(x, chunk.state, Context(comm, *context))
 
     return begin
+
+
+@contextmanager
+def _due(comm: Comm, verdicts: Verdicts | None) -> Iterator[None]:
+    """Let the driver look at the checks before it sends anything that was made of what they checked."""
+    if verdicts is None:
+        yield
+        return
+    comm.due.append(verdicts)
+    try:
+        yield
+    finally:
+        comm.due.remove(verdicts)
 
 
 def _agreement(going: Round, used: bytes, finite: bool | None) -> Work[Agreed]:

@@ -6,74 +6,60 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.elements import DITHER, NATURAL, NONE, RANGE, SIDES, SIGNED, factors, value
-from thinwire.kernels.gpu.encode import FUSED, looked_up
+from thinwire.kernels.gpu.blocks import EQUAL, FUSED, RAGGED, TILE, inside, looked_up, of_tiles, reached
+from thinwire.kernels.gpu.elements import DITHER, NATURAL, NONE, RANGE, SIDES, SIGNED, UNSIGNED, factors, number, value
 from thinwire.kernels.gpu.tiles import field, load
 
 MOST = 8  # payloads in one pass
 
 
 @triton.jit
-def block_scales(scales, tile, lane, live, ROW: tl.constexpr, SIZE: tl.constexpr, TWO: tl.constexpr):
-    """Both scales of row ROW of tiles whose blocks have SIZE = 1 to 512 elements."""
-    at = tile[:, None].to(tl.int64) * (512 // SIZE)
-    if SIZE >= 64:
-        at = at + ROW * 64 // SIZE
-        there = live[:, None]
+def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
+            WIDTH: tl.constexpr, R: tl.constexpr):  # fmt: skip
+    """The values of row R, times the weight."""
+    if KIND == NATURAL:
+        return value(planes[R] & 255, (planes[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
     else:
-        at = at + ROW * (64 // SIZE) + lane // SIZE
-        there = live[:, None] & (lane >= 0)
-    a = tl.load(scales + at * TWO, mask=there, other=0.0)
-    b = tl.load(scales + at * TWO + 1, mask=there, other=0.0) if TWO == 2 else a
-    return a, b
+        bits = field(planes, R, WIDTH)
+        _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
+        if KIND == SIGNED:
+            return (number(bits, WIDTH, True) * step) * weight
+        elif (KIND == UNSIGNED) & (WIDTH > 1):
+            return (lo + number(bits, WIDTH, False) * step) * weight
+        elif WIDTH == 1:  # one of two values
+            zero = tl.zeros_like(step).to(tl.int32)
+            low, high = value(zero, zero, lo, step, KIND, LEVELS), value(zero + 1, zero, lo, step, KIND, LEVELS)
+            return tl.where((bits & 1) != 0, high * weight, low * weight)
+        elif KIND == DITHER:
+            HALF: tl.constexpr = 1 << (WIDTH - 1)
+            code = ((bits & ((1 << WIDTH) - 1)) ^ HALF) - HALF
+            return value(code, code, lo, step, KIND, LEVELS) * weight
+        else:
+            code = bits & ((1 << WIDTH) - 1)
+            return value(code, code, lo, step, KIND, LEVELS) * weight
 
 
 @triton.jit
 def add_one(
-    rows,
-    scales,
-    codes,
-    starts,
-    reach,
-    tile,
-    lane,
-    width,
-    live,
-    inside,
-    base,
-    size,
-    weight,
-    lo_end,
-    hi_end,
-    KIND: tl.constexpr,
-    NORM: tl.constexpr,
-    LEVELS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    MODE: tl.constexpr,
-    SIZE: tl.constexpr,
-):
+    rows, scales, codes, starts, reach, begin, end, tile, lane, width, live, here, base, size, weight, lo_end, hi_end,
+    KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
+    SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr, BY_TILE: tl.constexpr,
+):  # fmt: skip
     """The rows with one payload added."""
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    planes = load(codes, tile, lane, width, inside, WIDTH)
+    planes = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
+    a, b = rows[0], rows[0]
+    if BY_TILE:
+        a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
     out = ()
     for r in tl.static_range(8):
-        if NORM == NONE:
-            sa, sb = rows[r], rows[r]
+        if BY_TILE or NORM == NONE:
+            sa, sb = a, b
         elif MODE == FUSED:
-            sa, sb = block_scales(scales, tile, lane, live, r, SIZE, TWO)
+            sa, sb = inside(scales, tile, lane, live, r, SIZE, TWO)
         else:
-            sa, sb = looked_up(scales, starts, reach, tile, base + r * width, live, size, MODE, SIZE, TWO)
-        if KIND == NATURAL:
-            code = planes[r]
-            sign = (planes[8] >> r) & 1
-            v = value(code, sign, sa, sb, KIND, LEVELS)
-        else:
-            code = field(planes, r, WIDTH)
-            if (KIND == SIGNED) | (KIND == DITHER):
-                code = (code ^ (1 << (WIDTH - 1))) - (1 << (WIDTH - 1))
-            _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-            v = value(code, code, lo, step, KIND, LEVELS)
-        out = out + (rows[r] + v * weight,)
+            sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
+        out = out + (rows[r] + decoded(planes, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r),)
     return out
 
 
@@ -91,21 +77,38 @@ def decode(
     live = tile < tiles
     width = 64 if FULL else lanes
     base = tile[:, None].to(tl.int64) * 512 + lane
-    inside = live[:, None] & (lane < width)
+    here = live[:, None] & (lane < width)
     rows = ()
     for r in tl.static_range(8):
         if FRESH:
             rows = rows + (tl.zeros([NB, 64], tl.float32),)
         else:
-            here = inside if FULL else inside & (base + r * width < n)
-            rows = rows + (tl.load(out + base + r * width, mask=here, other=0.0),)
+            there = here if FULL else here & (base + r * width < n)
+            rows = rows + (tl.load(out + base + r * width, mask=there, other=0.0),)
     sides = (s0, s1, s2, s3, s4, s5, s6, s7)
     codes = (c0, c1, c2, c3, c4, c5, c6, c7)
-    for i in tl.static_range(COUNT):
-        rows = add_one(
-            rows, sides[i], codes[i], starts, reach, tile, lane, width, live, inside, base, size, weight, lo_end,
-            hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE,
-        )  # fmt: skip
+    begin, end, alone = 0, 0, MODE == TILE
+    if MODE == RAGGED:
+        begin, end, alone = reached(reach, tile, live)
+    if MODE == RAGGED or MODE == TILE:
+        if alone:
+            for i in tl.static_range(COUNT):
+                rows = add_one(
+                    rows, sides[i], codes[i], starts, reach, begin, end, tile, lane, width, live, here, base, size,
+                    weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, True,
+                )  # fmt: skip
+        else:
+            for i in tl.static_range(COUNT):
+                rows = add_one(
+                    rows, sides[i], codes[i], starts, reach, begin, end, tile, lane, width, live, here, base, size,
+                    weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, False,
+                )  # fmt: skip
+    else:
+        for i in tl.static_range(COUNT):
+            rows = add_one(
+                rows, sides[i], codes[i], starts, reach, begin, end, tile, lane, width, live, here, base, size, weight,
+                lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, False,
+            )  # fmt: skip
     for r in tl.static_range(8):
-        here = inside if FULL else inside & (base + r * width < n)
-        tl.store(out + base + r * width, rows[r], mask=here)
+        there = here if FULL else here & (base + r * width < n)
+        tl.store(out + base + r * width, rows[r], mask=there)

@@ -7,6 +7,8 @@ Every operation is one float32 rounding, in the order of `kernels/reference.py`.
 # ruff: noqa: N803  (compile-time constants are in capitals, as Triton writes them)
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 
@@ -14,6 +16,7 @@ from thinwire.kernels.spec import Kind, Norm
 
 SIGNED, UNSIGNED, SIGN, DITHER, NATURAL, PAIR = (tl.constexpr(int(kind)) for kind in Kind)
 MAX, L2, MEAN, RANGE, UNIT, NONE, SIDES, CLIPPED = (tl.constexpr(int(norm)) for norm in Norm)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no assembly
 WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every float is a whole number
 ONE_STEP = tl.constexpr(1073741824.0)  # 2^30
 
@@ -22,14 +25,12 @@ ONE_STEP = tl.constexpr(1073741824.0)  # 2^30
 def philox(c0, c1, c2, c3, k0, k1):
     """Four 32-bit words per counter, in seven rounds (kernels/philox.py)."""
     for _ in tl.static_range(7):
-        hi0 = tl.umulhi(c0, 0xD2511F53)
-        lo0 = c0 * 0xD2511F53
-        hi1 = tl.umulhi(c2, 0xCD9E8D57)
-        lo1 = c2 * 0xCD9E8D57
-        c0 = hi1 ^ c1 ^ k0
-        c2 = hi0 ^ c3 ^ k1
-        c1 = lo1
-        c3 = lo0
+        p0 = c0.to(tl.uint64) * 0xD2511F53  # one instruction has both halves of the product
+        p1 = c2.to(tl.uint64) * 0xCD9E8D57
+        c0 = (p1 >> 32).to(tl.uint32) ^ c1 ^ k0
+        c2 = (p0 >> 32).to(tl.uint32) ^ c3 ^ k1
+        c1 = p1.to(tl.uint32)
+        c3 = p0.to(tl.uint32)
         k0 = k0 + 0x9E3779B9
         k1 = k1 + 0xBB67AE85
     return c0, c1, c2, c3
@@ -40,7 +41,7 @@ def noise(lane, key):
     """The noise of eight rows at these lanes; `key` is two key words and four counter words, uint32."""
     c0 = lane.to(tl.uint32) + key[2]
     zero = c0 * 0
-    words = philox(c0, zero + key[3], zero + key[4], zero + key[5], zero + key[0], zero + key[1])
+    words = philox(c0, zero + key[3], zero + key[4], zero + key[5], key[0], key[1])
     rows = ()
     for w in tl.static_range(4):
         rows = rows + ((words[w] << 16) | (words[w] >> 16), words[w])
@@ -99,9 +100,12 @@ def factors(a, b, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, 
 @triton.jit
 def nearest(t):
     """The nearest whole number as int32, halves to even, of |t| < 2^31."""
-    a = tl.abs(t)
-    n = tl.where(a < WHOLE, (a + WHOLE) - WHOLE, a).to(tl.int32)
-    return tl.where(t < 0, -n, n)
+    if INTERPRETED:
+        a = tl.abs(t)
+        n = tl.where(a < WHOLE, (a + WHOLE) - WHOLE, a).to(tl.int32)
+        return tl.where(t < 0, -n, n)
+    else:
+        return tl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [t], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -140,13 +144,22 @@ def quantise(
             else:
                 return (t + 0.5).to(tl.int32)
         else:
-            t = (p * pre) * k
-            t = tl.where(t > -top, t, -top)
-            t = tl.where(t < top, t, top)
+            t = tl.minimum(tl.maximum((p * pre) * k, -top), top)  # NaN becomes -top
             if STOCHASTIC:
                 return fixed(t, u, FRACTION)
             else:
                 return nearest(t)
+
+
+@triton.jit
+def number(field, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr):
+    """A field as float32, two's complement with a SIGN_BIT; bits above the field are not looked at.
+
+    The field becomes the lowest bits of 2^23 + field, which costs less than a conversion.
+    """
+    HALF: tl.constexpr = (1 << (WIDTH - 1)) if SIGN_BIT else 0
+    bits = (field & ((1 << WIDTH) - 1)) ^ (HALF | 0x4B000000)
+    return bits.to(tl.float32, bitcast=True) - (WHOLE + HALF)
 
 
 @triton.jit

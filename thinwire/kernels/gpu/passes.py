@@ -23,7 +23,7 @@ def pack(codes, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.const
     for r in tl.static_range(8):
         here = inside if FULL else inside & (base + r * width < n)
         rows = rows + (tl.load(codes + base + r * width, mask=here, other=0).to(tl.int32),)
-    store(masked(rows, WIDTH), out, 0, tile, lane, width, live, inside, NB, WIDTH, FULL)
+    store(masked(rows, WIDTH), out, 0, tile, lane, width, live, inside, NB, WIDTH, False, FULL)
 
 
 @triton.jit(do_not_specialize=["tile0", "lanes"])
@@ -33,11 +33,13 @@ def unpack(packed, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.co
     lane = tl.arange(0, 64)[None, :]
     width = 64 if FULL else lanes
     base = tile[:, None].to(tl.int64) * 512 + lane
-    inside = (tile < tiles)[:, None] & (lane < width)
-    planes = load(packed, tile, lane, width, inside, WIDTH)
+    live = tile < tiles
+    inside = live[:, None] & (lane < width)
+    planes = load(packed, tile, lane, width, live, inside, NB, WIDTH, FULL)
     for r in tl.static_range(8):
         here = inside if FULL else inside & (base + r * width < n)
-        tl.store(out + base + r * width, field(planes, r, WIDTH).to(tl.uint8), mask=here)
+        fields = field(planes, r, WIDTH) & ((1 << WIDTH) - 1)
+        tl.store(out + base + r * width, fields.to(tl.uint8), mask=here)
 
 
 @triton.jit(do_not_specialize=["k0", "k1", "c0", "c1", "c2", "c3", "tile0", "lanes"])

@@ -98,14 +98,14 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
     for g in tl.static_range(8 // DEEP):
         low = tl.reshape(p[g * DEEP], [COUNT, LANES])
         high = low
-        largest = bits(low)
+        largest = tl.abs(low)
         total = low.to(tl.float64)
         square = total * total
         if NORM == MEAN:
             total = tl.abs(total)
         for d in tl.static_range(1, DEEP):
             v = tl.reshape(p[g * DEEP + d], [COUNT, LANES])
-            largest = tl.maximum(largest, bits(v))
+            largest = tl.maximum(largest, tl.abs(v), propagate_nan=tl.PropagateNan.ALL)
             if NORM == RANGE:
                 low = tl.minimum(low, v)
                 high = tl.maximum(high, v)
@@ -113,7 +113,7 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
                 wide = v.to(tl.float64)
                 square += wide * wide
                 total += tl.abs(wide) if NORM == MEAN else wide
-        top = tl.max(largest, axis=1)[:, None]
+        top = tl.max(bits(largest), axis=1)[:, None]
         if NORM == RANGE:
             low = tl.min(low, axis=1)[:, None]
             high = tl.max(high, axis=1)[:, None]

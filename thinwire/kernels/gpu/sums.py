@@ -58,14 +58,3 @@ def seal(data, partial, count, others, more, w0, w1, w2, w3, w4, w5, w6, STEP: t
     s = tl.sum(keyed(word, place), axis=0) + added(partial, count, STEP) + added(others, more, STEP)
     tl.store(data + place, tl.where(place == 7, finish(s), word))
 
-
-@triton.jit(do_not_specialize=["count"])
-def damaged(data, partial, count, wrong, FLAG: tl.constexpr, STEP: tl.constexpr):
-    """Whether the checksum in word 7 is wrong; `partial` are sums of what follows it, used if the header says so."""
-    place = tl.arange(0, 8)
-    word = tl.load(data + place)
-    flags = tl.sum(tl.where(place == 1, word >> 8, 0), axis=0) & FLAG
-    body = added(partial, count, STEP)
-    s = tl.sum(keyed(tl.where(place == 7, 0, word), place), axis=0) + tl.where(flags != 0, body, 0)
-    stored = tl.sum(tl.where(place == 7, word, 0), axis=0)
-    tl.store(wrong, (stored != finish(s)).to(tl.int8))

@@ -16,7 +16,7 @@ from thinwire.kernels.gpu import checks, decode, encode, passes, scales, sums
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, ROWS, TILE, Blocks, Kind, Norm, Quant
 
-FUSED, EQUAL, RAGGED = 0, 1, 2
+FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
 SEGMENT = 1 << 16
@@ -40,7 +40,7 @@ class Ragged(NamedTuple):
     """What the passes look up about ragged blocks, on their device."""
 
     starts: Tensor
-    reach: Tensor  # by tile: the block that its first element is in
+    reach: Tensor  # by tile: the blocks that its first and its last element are in
     segments: Tensor  # (begin, end, block) of each
     parts: Tensor  # by block: its first segment
     longest: int
@@ -199,14 +199,6 @@ class GpuKernels(Kernels):
         return not bool(self.damaged(data))
 
     def damaged(self, data: Tensor) -> Tensor:
-        body = self._sums(data[HEADER:], HEADER // 4)
-        wrong = data.new_empty(1, dtype=torch.int8)
-        with _on(data):
-            words = data[:HEADER].view(torch.int32)
-            sums.damaged[(1,)](words, body, body.numel(), wrong, FLAG=CHECKED, STEP=1024)
-        return wrong
-
-    def damaged(self, data: Tensor) -> Tensor:
         if data.data_ptr() % 4:
             return super().damaged(data)
         body, out = self._sums(data[HEADER:], HEADER // 4), data.new_empty(1, dtype=torch.int32)
@@ -352,7 +344,9 @@ def _mode(quant: Quant, blocks: Blocks, *, given: bool) -> int:
         return FUSED
     if blocks.starts is not None:
         return RAGGED
-    return FUSED if blocks.size in SIZES and quant.norm is not Norm.SIDES and not given else EQUAL
+    if blocks.size in SIZES and quant.norm is not Norm.SIDES and not given:
+        return FUSED
+    return WHOLE if blocks.size % TILE == 0 or blocks.count == 1 else EQUAL
 
 
 def _constant(blocks: Blocks) -> int:
@@ -382,8 +376,9 @@ def _table(blocks: Blocks, device: torch.device) -> Ragged:
     if device not in known:
         assert blocks.starts is not None
         starts = blocks.starts.cpu()
-        tiles = torch.arange(-(-blocks.n // TILE) + 1) * TILE
-        reach = torch.searchsorted(starts, tiles.clamp(max=blocks.n - 1), right=True) - 1
+        first = torch.arange(0, blocks.n, TILE)
+        ends = torch.stack([first, (first + TILE - 1).clamp(max=blocks.n - 1)], 1)
+        reach = torch.searchsorted(starts, ends, right=True) - 1
         rows, parts = [], [0]
         for block, (begin, end) in enumerate(blocks.ranges()):
             rows += [(at, min(at + SEGMENT, end), block) for at in range(begin, max(end, begin + 1), SEGMENT)]

@@ -13,21 +13,38 @@ import triton.language as tl
 from thinwire.kernels import checksum
 
 STEP, START = tl.constexpr(checksum.STEP), tl.constexpr(checksum.START)
+ROW = tl.constexpr(8 * checksum.STEP & checksum.MASK64)  # z of the word sixteen places further, less its own
+
+
+@triton.jit
+def keys(z, odd):
+    """The keys of words, of their z (kernels/checksum.py), as uint64."""
+    low = z & 0xFFFFFFFF
+    both = z ^ (low * low)
+    return tl.where(odd, both >> 32, both) & 0xFFFFFFFF
+
+
+@triton.jit
+def origin(index):
+    """z of the word with this index."""
+    return (index >> 1).to(tl.uint64) * STEP + START
+
+
+@triton.jit
+def times(word, key):
+    """w_i k_i of words (int32), as int64."""
+    return (word.to(tl.uint32, bitcast=True).to(tl.uint64) * key).to(tl.int64)
 
 
 @triton.jit
 def keyed(word, index):
-    """w_i k_i of words (int32) with these indices, as int64 (kernels/checksum.py)."""
-    z = (index >> 1).to(tl.uint64) * STEP + START
-    low = z & 0xFFFFFFFF
-    both = z ^ (low * low)
-    k = tl.where((index & 1) == 0, both, both >> 32) & 0xFFFFFFFF
-    return (word.to(tl.uint32, bitcast=True).to(tl.uint64) * k).to(tl.int64)
+    """w_i k_i of words (int32) with these indices, as int64."""
+    return times(word, keys(origin(index), (index & 1) != 0))
 
 
 @triton.jit
 def plane(rows, J: tl.constexpr, WIDTH: tl.constexpr):
-    """Byte J of every lane's number, int32."""
+    """Byte J of every lane's number, int32, of fields without a sign."""
     byte = tl.zeros_like(rows[0])
     for r in tl.static_range(8):
         low = r * WIDTH - 8 * J  # the field's lowest bit, counted from the byte's
@@ -47,62 +64,85 @@ def masked(rows, WIDTH: tl.constexpr):
 
 @triton.jit
 def as_words(byte, NB: tl.constexpr):
-    """Four lanes' bytes as one word: (tiles, 64) int32 to (tiles, 16)."""
+    """Four lanes' bytes as one word: (tiles, 64) int32 to (tiles, 16). Bytes may be sums of signed fields."""
     return tl.sum(tl.reshape(byte, [NB, 16, 4]) << (tl.arange(0, 4) * 8)[None, None, :], axis=2)
 
 
 @triton.jit
-def store(
-    rows, out, first, tile, lane, lanes, live, inside, NB: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr
-):
-    """Write the planes of full tiles as words, or those of the narrow last tile as bytes; returns the sum, int64."""
-    if FULL:
-        word = tl.arange(0, 16)[None, :]
-        total = tl.zeros([NB, 16], tl.int64)
-        for j in tl.static_range(WIDTH):
-            w = as_words(plane(rows, j, WIDTH), NB)
-            at = tile[:, None].to(tl.int64) * (16 * WIDTH) + j * 16 + word
-            tl.store(out + at, w, mask=live[:, None])
-            total += tl.where(live[:, None], keyed(w, at + first), 0)
-        return tl.sum(tl.sum(total, axis=1), axis=0)
+def word(rows, J: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB: tl.constexpr):
+    """The words of plane J, (tiles, 16).
+
+    Where a byte holds whole fields, signed ones are added up as they are: with half a field's range added to each,
+    no field borrows from the next, and flipping the top bit of each field takes it away again.
+    """
+    if 8 % WIDTH == 0:
+        PER_BYTE: tl.constexpr = 8 // WIDTH
+        byte = rows[J * PER_BYTE]
+        for i in tl.static_range(1, PER_BYTE):
+            byte = byte + (rows[J * PER_BYTE + i] << (i * WIDTH))
+        w = as_words(byte, NB)
+        if SIGN_BIT:
+            HALVES: tl.constexpr = ((1 << 32) - 1) // ((1 << WIDTH) - 1) << (WIDTH - 1)
+            w = ((w.to(tl.uint32, bitcast=True) + HALVES) ^ HALVES).to(tl.int32, bitcast=True)
+        return w
     else:
-        bytes_ = out.to(tl.pointer_type(tl.uint8))
-        sum_ = tl.zeros([NB, 64], tl.int64)
-        for j in tl.static_range(WIDTH):
-            byte = plane(rows, j, WIDTH)
-            at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
-            tl.store(bytes_ + at, byte.to(tl.uint8), mask=inside)
-            w = byte << ((at % 4) * 8).to(tl.int32)
-            sum_ += tl.where(inside, keyed(w, at // 4 + first), 0)
-        return tl.sum(tl.sum(sum_, axis=1), axis=0)
+        return as_words(plane(masked(rows, WIDTH), J, WIDTH), NB)
 
 
 @triton.jit
-def load(codes, tile, lane, lanes, inside, WIDTH: tl.constexpr):
-    """The planes of tiles, as a tuple of (tiles, 64) int32; `codes` points at bytes."""
+def store(
+    rows, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr,
+    FULL: tl.constexpr,
+):  # fmt: skip
+    """Write the planes of full tiles as words, or those of the narrow last tile as bytes; returns the sum, int64."""
+    if FULL:
+        at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
+        total = tl.zeros([NB, 16], tl.int64)
+        z = origin(at + first)
+        odd = ((at + first) & 1) != 0
+        for j in tl.static_range(WIDTH):
+            w = word(rows, j, WIDTH, SIGN_BIT, NB)
+            tl.store(out + at + j * 16, w, mask=live[:, None])
+            total += times(w, keys(z, odd))
+            z += ROW
+        return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
+    else:
+        bytes_ = out.to(tl.pointer_type(tl.uint8))
+        fields = masked(rows, WIDTH)
+        total = tl.zeros([NB, 64], tl.int64)
+        for j in tl.static_range(WIDTH):
+            byte = plane(fields, j, WIDTH)
+            at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
+            tl.store(bytes_ + at, byte.to(tl.uint8), mask=here)
+            total += tl.where(here, keyed(byte << ((at % 4) * 8).to(tl.int32), at // 4 + first), 0)
+        return tl.sum(tl.sum(total, axis=1), axis=0)
+
+
+@triton.jit
+def load(codes, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """The planes of tiles, as a tuple of (tiles, 64) int32 whose low bytes count; `codes` points at bytes."""
     planes = ()
-    for j in tl.static_range(WIDTH):
-        at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
-        planes = planes + (tl.load(codes + at, mask=inside, other=0).to(tl.int32),)
+    if FULL:
+        words = codes.to(tl.pointer_type(tl.int32))
+        at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
+        shift = (tl.arange(0, 4) * 8)[None, None, :]
+        for j in tl.static_range(WIDTH):
+            w = tl.load(words + at + j * 16, mask=live[:, None], other=0)
+            four = tl.broadcast_to(w[:, :, None], [NB, 16, 4]) >> shift
+            planes = planes + (tl.reshape(four, [NB, 64]),)
+    else:
+        for j in tl.static_range(WIDTH):
+            at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
+            planes = planes + (tl.load(codes + at, mask=here, other=0).to(tl.int32),)
     return planes
 
 
 @triton.jit
-def summed(planes, first, tile, lane, lanes, inside, WIDTH: tl.constexpr):
-    """The checksum's sum of planes that were loaded, per lane."""
-    total = tl.zeros_like(planes[0]).to(tl.int64)
-    for j in tl.static_range(WIDTH):
-        at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
-        total += tl.where(inside, keyed(planes[j] << ((at % 4) * 8).to(tl.int32), at // 4 + first), 0)
-    return total
-
-
-@triton.jit
 def field(planes, R: tl.constexpr, WIDTH: tl.constexpr):
-    """Row R of fields, from the planes that hold it."""
-    code = tl.zeros_like(planes[0])
-    for j in tl.static_range(WIDTH):
-        low = R * WIDTH - 8 * j
-        if (low > -WIDTH) & (low < 8):
-            code = code | (planes[j] >> low if low >= 0 else planes[j] << -low)
-    return code & ((1 << WIDTH) - 1)
+    """Row R of fields, from the planes that hold it; what lies above a field is not cleared."""
+    J: tl.constexpr = R * WIDTH // 8
+    LOW: tl.constexpr = R * WIDTH % 8
+    code = planes[J] >> LOW
+    if LOW + WIDTH > 8:  # the rest is in the next plane
+        code = (code & ((1 << (8 - LOW)) - 1)) | (planes[J + 1] << (8 - LOW))
+    return code
