@@ -31,7 +31,7 @@ def check(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], what: str
 @pytest.mark.parametrize("n", [1, 5000])
 def test_the_largest(n: int, device: torch.device) -> None:
     for kind, x in cases(n).items():
-        for k in (n // 50, n):
+        for k in (n // 50, n) if kind != "zero" else (n // 50,):
             check(gpu.top(x.to(device), k), definition._top(x, k), f"{k} of {kind}")
 
 
@@ -65,16 +65,28 @@ def test_sparse_sums(bad: float, device: torch.device) -> None:
     assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
 
 
-@pytest.mark.parametrize("kind", ["gauss", "misled", "ties", "far"])
+@pytest.mark.parametrize("kind", ["gauss", "misled", "ties", "far", "few", "clustered"])
 def test_the_largest_by_a_sample(kind: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the sample, every 64th element, is a good guide or not."""
+    """Whether the sample is a good guide or not."""
     monkeypatch.setattr(select, "LONG", 4096)
-    x = vector(6000)
+    monkeypatch.setattr(select, "SAMPLE", 1024)
+    monkeypatch.setattr(select, "WORDS", 64)
+    monkeypatch.setattr(select, "MARKED", 2048)
+    x = vector(5001)
     if kind == "misled":
-        x[::64] *= 1e-3
+        number = torch.arange(1024)
+        x[number * 4 + (number * 0x9E3779B1 % 2**32 >> 8) % 4] *= 1e-3
     elif kind == "ties":
         x = x.round()
     elif kind == "far":
         x[5::128] = 1e30
-    for k in (30, 100):
-        check(gpu.top(x.to(device), k), definition._top(x, k), kind)
+    elif kind == "few":  # fewer than k are not 0
+        x[7:] = 0
+    elif kind == "clustered":
+        x[3000:] *= 1e-3
+    k, found = 50, select.find(x.to(device), 50)
+    monkeypatch.setattr(gpu, "find", lambda x, k: found)
+    check(gpu.top(x.to(device), k), definition._top(x, k), kind)
+    usable = k <= int(found.state[1]) <= found.kept.numel()
+    assert found.sampled
+    assert usable == (kind in {"gauss", "far", "clustered"})

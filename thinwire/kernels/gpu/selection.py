@@ -12,43 +12,123 @@ import torch
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.select import TILE, largest, magnitude
+from thinwire.kernels.gpu.select import Found, find, kept_magnitude, magnitude
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+TILE = 4096
+GROUP, LANES = 4, 256  # regions of a program that writes what was found, and the elements of each at a time
 ROWS = 4096  # elements of a program of `top_blocks`, unless one block has more
 HELD = 1 << 14  # elements of the largest block that a program holds
 
 
 @triton.jit
-def _tally(x, n, state, tallies, TILE: tl.constexpr):
-    """How many elements of each tile are above the threshold, and how many equal it."""
-    tile = tl.program_id(0)
-    bits = magnitude(x, tile.to(tl.int64) * TILE + tl.arange(0, TILE), n)
-    floor = tl.load(state)
-    tl.store(tallies + tile, tl.sum((bits > floor).to(tl.int32), 0))
-    tl.store(tallies + tl.num_programs(0) + tile, tl.sum((bits == floor).to(tl.int32), 0))
+def _few(state, k, room, SAMPLED: tl.constexpr):
+    """Whether the elements looked for are among those kept (see `gpu.select`)."""
+    count = tl.load(state + 1)
+    return SAMPLED and (k <= count) & (count <= room)
 
 
 @triton.jit
-def _write(x, n, state, sums, tallies, indices, values, TILE: tl.constexpr):
-    """Elements above the threshold, and the first `state[1]` of those that equal it."""
-    tile = tl.program_id(0)
-    tiles = tl.num_programs(0)
-    at = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    bits = magnitude(x, at, n)
-    floor, wanted = tl.load(state), tl.load(state + 1)
-    above, equal = bits > floor, bits == floor
-    # Both counts in one sum: a tile has fewer than 2^16 elements.
-    step = above.to(tl.int32) + (equal.to(tl.int32) << 16)
-    before = tl.cumsum(step, 0) - step
-    above_before = tl.load(sums + tile) - tl.load(tallies + tile) + (before & 0xFFFF)
-    equal_before = tl.load(sums + tiles + tile) - tl.load(tallies + tiles + tile) + (before >> 16)
-    chosen = above | (equal & (equal_before < wanted))
-    place = above_before + tl.minimum(equal_before, wanted)
-    tl.store(indices + place, at, mask=chosen)
-    tl.store(values + place, tl.load(x + at, mask=chosen, other=0.0), mask=chosen)
+def _rows(n, spots, regions, few, SAMPLED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """The regions of a program, and where the elements of each begin and how many they are."""
+    region = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    begin = region.to(tl.int64) * SIZE
+    count = tl.maximum(tl.minimum(n - begin, SIZE), 0).to(tl.int32)
+    if SAMPLED:
+        there = region < regions
+        begin = tl.where(few, tl.load(spots + region, mask=there, other=0).to(tl.int64), begin)
+        count = tl.where(few, tl.load(spots + regions + region, mask=there, other=0), count)
+    return region, begin, count
+
+
+@triton.jit
+def _tally(
+    x,
+    n,
+    state,
+    kept,
+    room,
+    spots,
+    tallies,
+    regions,
+    k,
+    SAMPLED: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """How many elements of each region are above the threshold, and 2^32 times how many equal it; then the sums."""
+    few = _few(state, k, room, SAMPLED)
+    region, begin, count = _rows(n, spots, regions, few, SAMPLED, ROWS, SIZE)
+    floor = tl.load(state + 2)
+    above, equal = tl.zeros((ROWS,), tl.int32), tl.zeros((ROWS,), tl.int32)
+    for step in range(0, tl.max(count, 0), LANES):
+        lane = step + tl.arange(0, LANES)[None, :]
+        there = lane < count[:, None]
+        if few:
+            bits = kept_magnitude(kept, begin[:, None] + lane, there)
+        else:
+            bits = magnitude(x, begin[:, None] + lane, there)
+        above += tl.sum((there & (bits > floor)).to(tl.int32), 1)
+        equal += tl.sum((there & (bits == floor)).to(tl.int32), 1)
+    tally = above.to(tl.int64) | (equal.to(tl.int64) << 32)
+    tl.store(tallies + region, tally, mask=region < regions)
+    tl.store(tallies + regions + tl.program_id(0), tl.sum(tally, 0))
+
+
+@triton.jit
+def _write(
+    x,
+    n,
+    state,
+    kept,
+    room,
+    spots,
+    tallies,
+    regions,
+    k,
+    indices,
+    values,
+    SAMPLED: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Elements above the threshold, and as many of the first that equal it as are left of k."""
+    few = _few(state, k, room, SAMPLED)
+    region, begin, count = _rows(n, spots, regions, few, SAMPLED, ROWS, SIZE)
+    floor, wanted = tl.load(state + 2), k - tl.load(state + 3)
+    # What lies before this program: the sums of those before it.
+    sums = tl.zeros((512,), tl.int64)
+    for step in range(0, tl.program_id(0), 512):
+        at = step + tl.arange(0, 512)
+        sums += tl.load(tallies + regions + at, mask=at < tl.program_id(0), other=0)
+    tally = tl.load(tallies + region, mask=region < regions, other=0)
+    past = tl.sum(sums, 0) + tl.cumsum(tally, 0) - tally
+    above_past, equal_past = past.to(tl.int32)[:, None], (past >> 32).to(tl.int32)[:, None]
+    for step in range(0, tl.max(count, 0), LANES):
+        lane = step + tl.arange(0, LANES)[None, :]
+        there = lane < count[:, None]
+        if few:
+            entry = tl.load(kept + begin[:, None] + lane, mask=there, other=0)
+            word, inside = entry.to(tl.int32), (entry >> 32).to(tl.int32)
+        else:
+            word = tl.load(x + begin[:, None] + lane, mask=there, other=0.0).to(tl.int32, bitcast=True)
+            inside = lane + tl.zeros((ROWS, 1), tl.int32)
+        bits = word & 0x7FFFFFFF
+        above, equal = (there & (bits > floor)).to(tl.int32), (there & (bits == floor)).to(tl.int32)
+        # Both counts in one sum: a row has fewer than 2^16 lanes.
+        both = above | (equal << 16)
+        before = tl.cumsum(both, 1) - both
+        above_before, equal_before = above_past + (before & 0xFFFF), equal_past + (before >> 16)
+        chosen = (above != 0) | ((equal != 0) & (equal_before < wanted))
+        place = above_before + tl.minimum(equal_before, wanted)
+        tl.store(indices + place, region[:, None].to(tl.int64) * SIZE + inside, mask=chosen)
+        tl.store(values + place, word.to(tl.float32, bitcast=True), mask=chosen)
+        above_past += tl.sum(above, 1, keep_dims=True)
+        equal_past += tl.sum(equal, 1, keep_dims=True)
 
 
 @triton.jit
@@ -82,7 +162,7 @@ def _add_at(out, indices, values, count, weight, bad, TILE: tl.constexpr):
     place = tl.load(indices + at, mask=there, other=0)
     value = tl.load(values + at, mask=there, other=0.0)
     tl.store(out + place, tl.load(out + place, mask=there, other=0.0) + value * weight, mask=there)
-    tl.atomic_max(bad, tl.max(((value - value) != 0.0).to(tl.int32), 0))
+    tl.atomic_max(bad, tl.max(((value - value) != 0.0).to(tl.int32), 0), sem="relaxed")
 
 
 @triton.jit
@@ -95,19 +175,21 @@ def _spoil(out, n, bad, TILE: tl.constexpr):
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Indices and values of the `k` largest magnitudes."""
     if k == 0:
-        return torch.empty(0, dtype=torch.int64, device=x.device), torch.empty(0, device=x.device)
-    state = largest(x, k)
-    return _compact(x, state, *_tallied(x, state), k)
+        return _nothing(x)
+    found = find(x, k)
+    return _compact(x, found, _tallied(x, found, k), k, k)
 
 
 def over(x: Tensor, floor: int) -> tuple[Tensor, Tensor]:
     """Indices and values of every magnitude of at least `floor`; waits for the device once, to know how many."""
     if not x.numel():
-        return torch.empty(0, dtype=torch.int64, device=x.device), torch.empty(0, device=x.device)
-    state = torch.zeros(2, dtype=torch.int32, device=x.device)
-    state[:1].fill_(floor - 1)
-    tallies, sums = _tallied(x, state)
-    return _compact(x, state, tallies, sums, int(sums[0, -1]))
+        return _nothing(x)
+    state = torch.zeros(4, dtype=torch.int32, device=x.device)
+    state[2:3].fill_(floor - 1)
+    found = Found(state, x, x, sampled=False)
+    tallies = _tallied(x, found, 0)
+    count = int((tallies[triton.cdiv(x.numel(), found.region(x.numel())) :] & 0xFFFFFFFF).sum())
+    return _compact(x, found, tallies, 0, count)
 
 
 def top_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Tensor]:
@@ -143,15 +225,31 @@ def _large_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Te
     return places.to(torch.int32), values
 
 
-def _tallied(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each tile, the elements above the threshold and those equal to it; and the running sums."""
-    tallies = torch.empty(2, triton.cdiv(x.numel(), TILE), dtype=torch.int32, device=x.device)
-    _tally[(tallies.shape[1],)](x, x.numel(), state, tallies, TILE=TILE, num_warps=4)
-    return tallies, tallies.cumsum(1, dtype=torch.int32)
+def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty(0, dtype=torch.int64, device=x.device), torch.empty(0, device=x.device)
 
 
-def _compact(x: Tensor, state: Tensor, tallies: Tensor, sums: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _tallied(x: Tensor, found: Found, k: int) -> Tensor:
+    """Of each region, the elements above the threshold and those equal to it; then the sums of each program."""
+    regions = triton.cdiv(x.numel(), found.region(x.numel()))
+    tallies = torch.empty(regions + triton.cdiv(regions, GROUP), dtype=torch.int64, device=x.device)
+    _tally[(tallies.numel() - regions,)](*_given(x, found, tallies, regions, k), **_shape(x, found))
+    return tallies
+
+
+def _compact(x: Tensor, found: Found, tallies: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
     indices = torch.empty(count, dtype=torch.int64, device=x.device)
     values = torch.empty(count, device=x.device)
-    _write[(tallies.shape[1],)](x, x.numel(), state, sums, tallies, indices, values, TILE=TILE, num_warps=8)
+    regions = triton.cdiv(x.numel(), found.region(x.numel()))
+    given = _given(x, found, tallies, regions, k)
+    _write[(tallies.numel() - regions,)](*given, indices, values, **_shape(x, found))
     return indices, values
+
+
+def _given(x: Tensor, found: Found, tallies: Tensor, regions: int, k: int) -> tuple[Tensor | int, ...]:
+    return x, x.numel(), found.state, found.kept, found.kept.numel(), found.spots, tallies, regions, k
+
+
+def _shape(x: Tensor, found: Found) -> dict[str, int | bool]:
+    size = found.region(x.numel())
+    return {"SAMPLED": found.sampled, "ROWS": GROUP, "LANES": LANES, "SIZE": size, "num_warps": 4}
