@@ -3,7 +3,6 @@
 Blocks of 1, 2, 4, ..., 512 elements find their scales in that pass; those of other blocks are found in one before it.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -154,6 +153,17 @@ def decode(
 
 
 @triton.jit
+def spread(scales, tile, live, most, ROW: tl.constexpr, SIZE: tl.constexpr, NB: tl.constexpr):
+    """The steps of row ROW of tiles whose blocks have SIZE = 1 to 32 elements: one division per block, not per lane."""
+    PER_ROW: tl.constexpr = 64 // SIZE
+    COUNT: tl.constexpr = NB * PER_ROW
+    block = tile[:, None].to(tl.int64) * (512 // SIZE) + ROW * PER_ROW + tl.arange(0, PER_ROW)[None, :]
+    there = live[:, None] & (tl.arange(0, PER_ROW)[None, :] >= 0)
+    one = tl.load(scales + tl.reshape(block, [COUNT, 1]), mask=tl.reshape(there, [COUNT, 1]), other=0.0)
+    return tl.reshape(tl.broadcast_to(tl.div_rn(one, most), [COUNT, SIZE]), [NB, 64])
+
+
+@triton.jit
 def add_one(
     rows, scales, codes, tile, lane, width, live, here, base, size, weight,
     TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
@@ -169,8 +179,9 @@ def add_one(
     out = ()
     for r in tl.static_range(8):
         if MODE == FUSED:
-            # Rows of one block have one step; lanes of one block are divided one by one.
-            if SIZE <= 64 or r % (SIZE // 64) == 0:
+            if SIZE < 64:
+                step = spread(scales, tile, live, most, r, SIZE, NB)
+            elif r % (SIZE // 64) == 0:  # rows of one block have one step
                 one, _ = inside(scales, tile, lane, live, r, SIZE, 1)
                 step = tl.div_rn(one, most)
         elif MODE == EQUAL:
