@@ -119,6 +119,7 @@ def share(part, n, total):
 
 @triton.jit
 def is_rare(count, n):
+    """Whether a symbol is rarer than half a slot."""
     return (count > 0) & (count * (2 * TOTAL) < n)
 
 

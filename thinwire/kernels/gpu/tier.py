@@ -21,7 +21,7 @@ FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
 SEGMENT = 1 << 16
-SOME = 4  # segments per program
+SOME = 1  # segments per program
 WORDS = 4096  # summed per program
 NB, WARPS = 8, 4  # tiles per program
 NB_DECODE = 8
@@ -395,5 +395,6 @@ def _table(blocks: Blocks, device: torch.device) -> Ragged:
             parts.append(len(rows))
         longest = int(starts.diff().max()) if blocks.count else 0
         made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
-        known[device] = Ragged(*(t.to(device, non_blocking=True) for t in made), longest)
+        there = [t.to(device, non_blocking=True) for t in made]
+        known[device] = Ragged(there[0], there[1], there[2], there[3], longest)
     return known[device]
