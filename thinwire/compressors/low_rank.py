@@ -59,6 +59,7 @@ class LowRank(Biased):
     """Rank `rank`, where that makes a matrix smaller by a factor of at least `least`."""
 
     name: ClassVar[str] = "low-rank"
+    decodes_any: ClassVar[bool] = True
     rank: int = 2
     least: float = 2.0
 
@@ -137,8 +138,8 @@ def pieces(layout: Layout, rank: int, least: float) -> list[Piece]:
 def draw(key: Key, piece: Piece, n: int, like: Tensor) -> Tensor:
     """A random Q (k x r), uniform on [-1, 1), float32, the same on every machine and rank.
 
-    They are the numbers that a vector of `n` elements has where the matrix begins: whole tiles are drawn, and the last
-    one as far as the vector goes.
+    They are the noise of a vector of `n` elements where the matrix begins: whole tiles are drawn, and the last one as
+    far as the vector goes.
     """
     before = piece.start // TILE * TILE
     begin, stop = piece.start - before, piece.start - before + piece.k * piece.rank
