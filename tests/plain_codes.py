@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from decimal import Decimal, localcontext
 from itertools import pairwise
 
 BITS, LOW = 12, 1 << 15
@@ -124,10 +125,34 @@ def huffman(symbols: list[int], zero_runs: bool) -> bytes:
     return head + to_bytes("".join(codes[t] + bits for t, bits in stream))
 
 
-def frequencies(counts: dict[int, int]) -> dict[int, int]:
-    """At least 1 each, 2^12 in all; one more or less where count / frequency says so."""
+def rare_ones(counts: dict[int, int]) -> set[int]:
+    """Symbols with a share below 2^-13."""
+    return {s for s, c in counts.items() if c * 2 * TOTAL < sum(counts.values())}
+
+
+def share(part: int, n: int, total: int) -> int:
+    return min(max((part * total + n // 2) // n, 1), TOTAL - 1)
+
+
+def log2_256(f: int) -> int:
+    """The floor of 256 log2(f), from 40 digits: floats could round up."""
+    with localcontext() as context:
+        context.prec = 40
+        return int(256 * Decimal(f).ln() / Decimal(2).ln() + Decimal("1e-30"))
+
+
+def worth_escaping(counts: dict[int, int]) -> bool:
+    """Whether a frequency of 1 for each rare symbol would cost the others half a percent."""
     n = sum(counts.values())
-    freq = {s: min(max((c * TOTAL + n // 2) // n, 1), TOTAL - 1) for s, c in sorted(counts.items())}
+    bits = sum(c * (BITS * 256 - log2_256(share(c, n, TOTAL))) // 256 for c in counts.values())
+    return len(rare_ones(counts)) > 1 and (len(rare_ones(counts)) - 1) * n > 14 * bits
+
+
+def frequencies(counts: dict[int, int]) -> dict[int, int]:
+    """1 for what is rare, its share of the rest for what is not; 2^12 in all, where count / frequency says so."""
+    rare = rare_ones(counts)
+    common = sum(c for s, c in counts.items() if s not in rare)
+    freq = {s: 1 if s in rare else share(c, common, TOTAL - len(rare)) for s, c in sorted(counts.items())}
     while (over := sum(freq.values()) - TOTAL) > 0:
         freq[min((s for s in freq if freq[s] > 1), key=lambda s: (counts[s] / (2 * freq[s] - 1), s))] -= 1
     for _ in range(-over):
@@ -141,13 +166,13 @@ def rans(symbols: list[int], escapes: bool = True, lanes: int = 4, log: int = 0)
     n = len(symbols)
     if len(counts) == 1:
         return bytes([1, symbols[0]])
-    rare = {s for s, c in counts.items() if c * 2 * TOTAL < n}
     tail = b""
     coded = symbols
-    if escapes and len(rare) > 1:
+    if escapes and worth_escaping(counts):
+        rare = rare_ones(counts)
         escape = min(rare)
         coded = [escape if s in rare else s for s in symbols]
-        inner = rans([s for s in symbols if s in rare], escapes=False)  # of few symbols
+        inner = rans([s for s in symbols if s in rare], escapes=False, lanes=32 if n > 1 << 18 else 4, log=13)
         tail = bytes([escape]) + len(inner).to_bytes(4, "little") + inner
         counts = dict(Counter(coded))
     freq = frequencies(counts)

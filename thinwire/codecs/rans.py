@@ -1,12 +1,12 @@
 """rANS: symbols at their entropy, from one histogram per message. It reaches the bits of the papers' formulas.
 
-n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1% and 64 bytes more for alphabets of
+n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1.5% and 64 bytes more for alphabets of
 a few symbols (a table of 256 frequencies takes about 300 bytes; more than 2^18 symbols have 100 bytes more).
-Frequencies are multiples of 2^-12; symbols rarer than half of that follow an escape, in a message of their own. A
-chunk has 32 states where they are less than 1% of it, otherwise 4, and as few symbols as that allows: 2^14 of 7 bits,
-2^17 of one bit. Chunks are coded side by side, on all cores or by a warp of a GPU each, to the same bytes;
-kernels/cpu/rans_message.h describes them. A message longer than plain fields is sent as plain fields. Damage is
-noticed when the states do not end as they began.
+Frequencies are multiples of 2^-12. Symbols rarer than half of that have one each, unless that would cost the others
+half a percent: then they follow an escape, in a message of their own. A chunk has 32 states where they are less than
+1% of it, otherwise 4, and as few symbols as that allows: 2^14 of 7 bits, 2^17 of one bit. Chunks are coded side by
+side, on all cores or by a warp of a GPU each, to the same bytes; kernels/cpu/rans_message.h describes them. A message
+longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as they began.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes

@@ -1,8 +1,9 @@
-"""Kernels run on a GPU where there is one, and otherwise in Triton's interpreter on the CPU."""
+"""Kernels run on a GPU where there is one, and otherwise in Triton's interpreter on the CPU, several times as fast."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,3 +21,28 @@ def overflow() -> Iterator[None]:
     """NumPy, which interprets, does not warn of infinities and NaN."""
     with np.errstate(all="ignore"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def quick_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No overflow checks, and each module of kernels is patched once per launch instead of at every call."""
+    if torch.cuda.is_available():
+        return
+    interpreter = pytest.importorskip("triton.runtime.interpreter", reason="the GPU's kernels need Triton")
+    patched: set[int] = set()
+    launch = interpreter.GridExecutor.__call__
+
+    def launched(self: Any, *args: object, **kwargs: object) -> None:
+        patched.clear()
+        launch(self, *args, **kwargs)
+
+    def called(self: Any, *args: object, **kwargs: object) -> object:
+        if id(self.fn.__globals__) not in patched:
+            interpreter._patch_lang(self.fn)
+            patched.add(id(self.fn.__globals__))
+        return self.rewrite()(*args, **kwargs)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", launched)
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", called)
+    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", options)

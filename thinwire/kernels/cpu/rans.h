@@ -41,25 +41,59 @@ struct Model {
     }
 };
 
-// Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Symbols too rare for that share one
-// frequency.
+// log2(x) in 1/256, rounded down; whole numbers only, so that it is the same everywhere.
+inline uint64_t log2_256(uint64_t x) {
+    const int k = log2_floor(x);
+    uint64_t v = k > 31 ? x >> (k - 31) : x << (31 - k), r = k;
+    for (int i = 0; i < 8; ++i) {
+        v = v * v >> 31;
+        r = r << 1 | v >> 32;
+        v >>= v >> 32;
+    }
+    return r;
+}
+
+// Bits for `count` symbols of frequency f.
+inline uint64_t bits_of(uint64_t count, uint64_t f) { return (count * (BITS * 256 - log2_256(f))) >> 8; }
+
+// `part` of `n` in units of `total`, between 1 and TOTAL - 1.
+inline uint64_t share(uint64_t part, uint64_t n, uint64_t total) {
+    const uint64_t f = (part * total + n / 2) / n;
+    return f < 1 ? 1 : f > TOTAL - 1 ? TOTAL - 1 : f;
+}
+
+inline bool is_rare(uint64_t count, uint64_t n) { return count && count * 2 * TOTAL < n; }
+
+// Whether rare symbols should share a frequency. A frequency of 1 for each of r takes (r - 1) / 2^12 from the others,
+// which costs every symbol (r - 1) / (2^12 ln 2) bits: too many where that is half a percent.
+bool worth_escaping(const uint64_t* count, uint64_t n) {
+    uint64_t rares = 0, bits = 0;
+    for (int s = 0; s < 256; ++s) {
+        rares += is_rare(count[s], n);
+        if (count[s]) bits += bits_of(count[s], share(count[s], n, TOTAL));
+    }
+    return rares > 1 && (rares - 1) * n > 14 * bits;
+}
+
+// Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Rare symbols share one frequency
+// where that is worth it, and otherwise have 1 each; the others have the rest in proportion to their counts.
 void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes) {
     uint64_t count[256];
     memcpy(count, counts, sizeof count);
-    memset(m.rare, 0, sizeof m.rare);
+    for (int s = 0; s < 256; ++s) m.rare[s] = is_rare(count[s], n);
     m.escape = -1;
-    int rares = 0;
-    for (int s = 0; s < 256; ++s) rares += m.rare[s] = count[s] && count[s] * 2 * TOTAL < n;
-    if (escapes && rares > 1) {
+    if (escapes && worth_escaping(count, n)) {
         for (int s = 255; s >= 0; --s)
             if (m.rare[s]) m.escape = s;
         for (int s = 0; s < 256; ++s)
             if (m.rare[s] && s != m.escape) count[m.escape] += count[s], count[s] = 0;
     }
+    uint64_t common = n, rest = TOTAL;
+    for (int s = 0; s < 256; ++s)
+        if (is_rare(count[s], n)) common -= count[s], --rest;
     int64_t over = -TOTAL;
     for (int s = 0; s < 256; ++s) {
-        const uint64_t f = (count[s] * TOTAL + n / 2) / n;
-        m.freq[s] = (uint32_t)(count[s] ? f < 1 ? 1 : f > TOTAL - 1 ? TOTAL - 1 : f : 0);
+        m.freq[s] = (uint32_t)(!count[s] ? 0 : is_rare(count[s], n) ? 1 : share(count[s], common, rest));
         over += m.freq[s];
     }
     for (; over; over += over > 0 ? -1 : 1) {  // where it costs least: count / frequency smallest, or largest
@@ -75,23 +109,11 @@ void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes) {
     }
 }
 
-// log2(x) in 1/256, rounded down; whole numbers only, so that it is the same everywhere.
-inline uint64_t log2_256(uint64_t x) {
-    const int k = log2_floor(x);
-    uint64_t v = k > 31 ? x >> (k - 31) : x << (31 - k), r = k;
-    for (int i = 0; i < 8; ++i) {
-        v = v * v >> 31;
-        r = r << 1 | v >> 32;
-        v >>= v >> 32;
-    }
-    return r;
-}
-
 // About how many bytes the words of a message will take.
 uint64_t estimate(const Model& m, const uint64_t* count) {
     uint64_t bits = 0;
     for (int s = 0; s < 256; ++s)
-        if (count[s]) bits += (count[s] * (BITS * 256 - log2_256(m.freq[m.escape >= 0 && m.rare[s] ? m.escape : s]))) >> 8;
+        if (count[s]) bits += bits_of(count[s], m.freq[m.escape >= 0 && m.rare[s] ? m.escape : s]);
     return bits / 8;
 }
 

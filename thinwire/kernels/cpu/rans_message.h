@@ -144,7 +144,9 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
         for (int64_t i = 0; i < n; ++i)
             if (m.rare[s[i]]) rare.push_back(s[i]);
         std::vector<uint8_t> coded(2 * rare.size() + 2048);
-        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, chunk,
+        // A GPU's warp should not take longer for the rare symbols than the others do for a chunk.
+        const int small = chunk || n > FEW ? SMALLEST_CHUNK : 0;
+        const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, small,
                                          false);
         if (used < 0) return used;
         const size_t at = head.size();

@@ -1,6 +1,5 @@
 """Which scale an element has, in Triton: found with its tile, or looked up by block."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton

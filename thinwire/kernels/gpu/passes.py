@@ -1,6 +1,5 @@
 """The small passes in Triton: packing, folding, noise, and a copy that finds out whether all is finite."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -50,7 +49,8 @@ def draw(out, n, tiles, tile0, lanes, k0, k1, c0, c1, c2, c3, FULL: tl.constexpr
     width = 64 if FULL else lanes
     base = tile[:, None].to(tl.int64) * 512 + lane
     inside = (tile < tiles)[:, None] & (lane < width)
-    u = noise(tile[:, None] * 64 + lane, words(k0, k1, c0, c1, c2, c3))
+    lanes_ = tile[:, None] * 64 + lane
+    u = noise(lanes_, words(k0, k1, c0, c1, c2, c3), lanes_.to(tl.float32))
     for r in tl.static_range(8):
         here = inside if FULL else inside & (base + r * width < n)
         tl.store(out + base + r * width, u[r].to(tl.int64), mask=here)

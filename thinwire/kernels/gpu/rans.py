@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 ONE_WARP = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
 WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
+MORE_WARPS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": False}
 COUNTED = 2048  # symbols that a program counts at a time
 COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
+PLAIN_PROGRAMS = 32 * 132  # of one warp; more would take time to find that there is nothing to do
 SUMMED = 1024  # chunks that are summed at a time
 SLOTS = (
     64 if VOTES else TOTAL.value
 )  # of the decoder's table that a program fills; the interpreter likes few programs
 COPIED = 2048  # bytes that a program copies at a time
+PICKED = 8192  # symbols among which it looks for rare ones at a time
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
     if width > 1:  # of two symbols, at most one is rare
         picked = (room.rare_counts, room.starts)
         rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
-        rans_lay.pick_rares[(most,)](symbols, plans, room.tables, *picked, room.rares, COPIED, **WARPS)
+        rans_lay.pick_rares[(most,)](symbols, plans, room.tables, *picked, room.rares, PICKED, **MORE_WARPS)
         second = (plans[PLAN.value :], room.tables[256:], behind, room.sizes[most:], room.rare_counts[most:])
         rans_push.push_chunks[(few,)](room.rares, *second, VOTES, tuning.push_ahead, **ONE_WARP)
     rans_lay.lay[(1,)](plans, room.sizes, room.starts, most, packed_bytes(n, width), out, result, SUMMED, **WARPS)
@@ -136,7 +139,7 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
     if width > 1:
         tail = (plans[PLAN.value :], room.sizes[most:], room.starts[most:], bits[rans_model.WORDS.value :])
         rans_lay.place[(few,)](behind, *tail, out, COPIED, **WARPS)
-    rans_lay.pack_plain[(triton.cdiv(n, TILE),)](symbols, n, plans, out, width, **ONE_WARP)
+    rans_lay.pack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](symbols, n, plans, out, width, **ONE_WARP)
     return result
 
 
@@ -170,8 +173,8 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_pop.find_rares[(1,)](data, plans, counts, places, *second[1:], faults, SUMMED, **WARPS)
     behind = (slots[TOTAL.value :], rares, counts[most:], faults)
     rans_pop.pop_chunks[(fewer,)](data, *second, *behind, *how, **ONE_WARP)
-    rans_pop.put_rares[(most,)](plans, counts, places, rares, out, COPIED, **WARPS)
-    rans_pop.unpack_plain[(triton.cdiv(n, TILE),)](data, n, plans, out, width, **ONE_WARP)
+    rans_pop.put_rares[(most,)](plans, counts, places, rares, out, PICKED, **MORE_WARPS)
+    rans_pop.unpack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](data, n, plans, out, width, **ONE_WARP)
     return faults
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from thinwire.kernels import spec
 from thinwire.kernels.gpu.rans_plan import (
     AT,
     CODED,
@@ -28,6 +29,7 @@ from thinwire.kernels.gpu.rans_plan import (
     N,
 )
 
+TILE = tl.constexpr(spec.TILE)  # symbols whose fields lie together
 BAD_SYMBOL = tl.constexpr(-4)  # see thinwire.codecs.native.FAULTS
 
 
@@ -165,12 +167,14 @@ def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte (see thinwire.kernels.spec), unless the message is coded."""
     if tl.load(plan + FORM) == CODED:
         return
-    first = tl.program_id(0).to(tl.int64) * 512
-    lanes = tl.minimum((n - first + 7) // 8, 64)
-    row, lane = tl.arange(0, 8)[:, None], tl.arange(0, 64)[None, :]
-    i = first + row * lanes + lane
-    fields = tl.load(symbols + i, mask=(lane < lanes) & (i < n), other=0).to(tl.int64)
-    number = tl.sum(fields << (WIDTH * row), 0)
-    at = out + 1 + first // 8 * WIDTH + tl.arange(0, 64)
-    for j in tl.static_range(WIDTH):
-        tl.store(at + j * lanes, ((number >> (8 * j)) & 255).to(tl.uint8), mask=tl.arange(0, 64) < lanes)
+    first = tl.program_id(0).to(tl.int64) * TILE
+    while first < n:
+        lanes = tl.minimum((n - first + 7) // 8, TILE // 8)
+        row, lane = tl.arange(0, 8)[:, None], tl.arange(0, TILE // 8)[None, :]
+        i = first + row * lanes + lane
+        fields = tl.load(symbols + i, mask=(lane < lanes) & (i < n), other=0).to(tl.int64)
+        number = tl.sum(fields << (WIDTH * row), 0)
+        at = out + 1 + first // 8 * WIDTH + tl.arange(0, TILE // 8)
+        for j in tl.static_range(WIDTH):
+            tl.store(at + j * lanes, ((number >> (8 * j)) & 255).to(tl.uint8), mask=tl.arange(0, TILE // 8) < lanes)
+        first += tl.num_programs(0).to(tl.int64) * TILE

@@ -106,10 +106,38 @@ def log2_256(f):
 
 
 @triton.jit
+def bits_of(count, f):
+    """Bits for `count` symbols of frequency f."""
+    return (count * (BITS * 256 - log2_256(f))) >> 8
+
+
+@triton.jit
+def share(part, n, total):
+    """`part` of `n` in units of `total`, between 1 and 2^12 - 1."""
+    return tl.minimum(tl.maximum((part * total + n // 2) // tl.maximum(n, 1), 1), TOTAL - 1)
+
+
+@triton.jit
+def is_rare(count, n):
+    """Whether a symbol is rarer than half a slot."""
+    return (count > 0) & (count * (2 * TOTAL) < n)
+
+
+@triton.jit
+def worth_escaping(count, n):
+    """Whether a frequency of 1 for each rare symbol would cost the others half a percent."""
+    rares = tl.sum(is_rare(count, n).to(tl.int64), 0)
+    bits = tl.sum(bits_of(count, share(count, n, TOTAL)), 0)
+    return (rares > 1) & ((rares - 1) * n > 14 * bits)
+
+
+@triton.jit
 def fit(count, n, symbol):
     """Frequencies of at least 1 that sum to 2^12."""
-    f = (count * TOTAL + n // 2) // tl.maximum(n, 1)
-    f = tl.where(count > 0, tl.minimum(tl.maximum(f, 1), TOTAL - 1), 0)
+    rare = is_rare(count, n)
+    common = n - tl.sum(tl.where(rare, count, 0), 0)
+    rest = -tl.sum(rare.to(tl.int64), 0) + TOTAL
+    f = tl.where(rare, 1, tl.where(count > 0, share(count, common, rest), 0))
     over = tl.where(n > 0, tl.sum(f, 0) - TOTAL, 0)
     while over != 0:
         # Where it costs least: count / (2f +- 1) smallest, or largest. Two such fractions that differ do so by more
@@ -148,18 +176,18 @@ def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
     number gives x - 1, which the bias makes good.
     """
     level = tl.program_id(0)
-    n = n.to(tl.int64)
+    n, chunk = n.to(tl.int64), chunk.to(tl.int32)
     symbol = tl.arange(0, BINS)
     own = tl.load(counts + symbol)
     fits = tl.sum(own, 0) == n  # every symbol was below the limit
-    rare = (own > 0) & (own * (2 * TOTAL) < n)
-    escapes = tl.sum(rare.to(tl.int32), 0) > 1
-    rare = rare & escapes
+    escapes = worth_escaping(own, n)
+    rare = is_rare(own, n) & escapes
     escape = tl.min(tl.where(rare, symbol, BINS), 0)
     rares = tl.sum(tl.where(rare, own, 0), 0)
     if level == 0:
         count = tl.where(rare, tl.where(symbol == escape, rares, 0), own)
     else:
+        chunk = tl.where((chunk > 0) | (n > FEW), SMALLEST_CHUNK, 0).to(tl.int32)
         n = rares
         own = tl.where(rare, own, 0)
         count = own
@@ -180,12 +208,11 @@ def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
 
     shared = tl.sum(tl.where(symbol == escape, f, 0), 0)
     paid = tl.maximum(tl.where(rare, shared, f), 1)
-    bytes_ = tl.sum((own * (BITS * 256 - log2_256(paid))) >> 8, 0) // 8
+    bytes_ = tl.sum(bits_of(own, paid), 0) // 8
     log = tl.where(chunk > 0, chunk, SMALLEST_CHUNK).to(tl.int64)
-    if chunk == 0:
-        for _ in tl.static_range(LARGEST_CHUNK - SMALLEST_CHUNK):
-            more = ((tl.full([], 1, tl.int64) << log) < n) & ((bytes_ << log) // tl.maximum(n, 1) < ENOUGH)
-            log += more.to(tl.int64)
+    for _ in tl.static_range(LARGEST_CHUNK - SMALLEST_CHUNK):
+        more = ((tl.full([], 1, tl.int64) << log) < n) & ((bytes_ << log) // tl.maximum(n, 1) < ENOUGH)
+        log += (more & (chunk == 0)).to(tl.int64)
     chunks = ((n - 1) >> log) + 1
     lanes = tl.where((chunk > 0) | (n > FEW) | (bytes_ // tl.maximum(chunks, 1) >= ENOUGH), STATES, NARROW)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.rans_lay import sum_before
+from thinwire.kernels.gpu.rans_lay import TILE, sum_before
 from thinwire.kernels.gpu.rans_plan import (
     BITS,
     COUNT,
@@ -200,13 +200,15 @@ def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte, where the frame says that they are plain."""
     if tl.load(plan + FORM) != PLAIN:
         return
-    first = tl.program_id(0).to(tl.int64) * 512
-    lanes = tl.minimum((n - first + 7) // 8, 64)
-    row, lane = tl.arange(0, 8)[:, None], tl.arange(0, 64)
-    number = tl.zeros([64], tl.int64)
-    for j in tl.static_range(WIDTH):
-        at = data + 1 + first // 8 * WIDTH + j * lanes + lane
-        number |= tl.load(at, mask=lane < lanes, other=0).to(tl.int64) << (8 * j)
-    fields = (number[None, :] >> (WIDTH * row)) & ((1 << WIDTH) - 1)
-    i = first + row * lanes + lane[None, :]
-    tl.store(out + i, fields.to(tl.uint8), mask=(lane[None, :] < lanes) & (i < n))
+    first = tl.program_id(0).to(tl.int64) * TILE
+    while first < n:
+        lanes = tl.minimum((n - first + 7) // 8, TILE // 8)
+        row, lane = tl.arange(0, 8)[:, None], tl.arange(0, TILE // 8)
+        number = tl.zeros([TILE // 8], tl.int64)
+        for j in tl.static_range(WIDTH):
+            at = data + 1 + first // 8 * WIDTH + j * lanes + lane
+            number |= tl.load(at, mask=lane < lanes, other=0).to(tl.int64) << (8 * j)
+        fields = (number[None, :] >> (WIDTH * row)) & ((1 << WIDTH) - 1)
+        i = first + row * lanes + lane[None, :]
+        tl.store(out + i, fields.to(tl.uint8), mask=(lane[None, :] < lanes) & (i < n))
+        first += tl.num_programs(0).to(tl.int64) * TILE

@@ -4,7 +4,6 @@ Sums run in float64 over 64 lanes, row by row, then by halving, in segments of 6
 that their bits do not depend on how many programs share the work.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -15,7 +14,7 @@ from thinwire.kernels.gpu.elements import CLIPPED, L2, MAX, MEAN, RANGE, SIDES, 
 TOP = tl.constexpr(2.0**126)
 INF = tl.constexpr(0x7F800000)  # the bits of infinity: what is not below is not finite
 SMALL = tl.constexpr(2.0**-40)
-ROWS = tl.constexpr(8)  # rows that a program has under way
+ROWS = tl.constexpr(32)  # rows that a program has under way
 
 
 @triton.jit
@@ -137,15 +136,15 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
     return spread_a, spread_b
 
 
-@triton.jit(do_not_specialize=["block0", "size", "per_block"])
+@triton.jit(do_not_specialize=["block0", "per_block", "count"])
 def segments(
     x,
     residual,
     scales,
     scratch,
-    starts,
     segment,  # (begin, end, block) of every segment of ragged blocks
     n,
+    count,
     block0,
     size,
     per_block,
@@ -155,32 +154,41 @@ def segments(
     RAGGED: tl.constexpr,
     FEEDBACK: tl.constexpr,
     SINGLE: tl.constexpr,
+    SOME: tl.constexpr,
 ):
-    """One segment per program: its scale where it is the whole block (SINGLE), else six numbers for `combine`."""
-    which = tl.program_id(0).to(tl.int64)
+    """SOME segments per program: their scales where they are whole blocks (SINGLE), else six numbers for `combine`."""
+    which = tl.program_id(0).to(tl.int64) * SOME + tl.arange(0, SOME)
+    live = which < count
     if RAGGED:
-        begin = tl.load(segment + 3 * which)
-        end = tl.load(segment + 3 * which + 1)
-        block = tl.load(segment + 3 * which + 2)
+        begin = tl.load(segment + 3 * which, mask=live, other=0)
+        end = tl.load(segment + 3 * which + 1, mask=live, other=0)
+        block = tl.load(segment + 3 * which + 2, mask=live, other=0)
     else:
         block = block0 + which // per_block
         begin = block * size + (which % per_block) * 65536
         end = tl.minimum(tl.minimum(begin + 65536, (block + 1) * size), n)
-    lane = tl.arange(0, 64)
-    largest = tl.zeros([64], tl.int32)
-    low = tl.full([64], float("inf"), tl.float32)
-    high = tl.full([64], -float("inf"), tl.float32)
-    total = tl.zeros([64], tl.float64)
-    square = tl.zeros([64], tl.float64)
-    ups = tl.zeros([64], tl.float64)
-    for at in range(begin, end, 64 * ROWS):
+    longest = tl.max(tl.where(live, end - begin, 0), axis=0)
+    lane = tl.arange(0, 64)[None, :]
+    largest = tl.zeros([SOME, 64], tl.int32)
+    low = tl.full([SOME, 64], float("inf"), tl.float32)
+    high = tl.full([SOME, 64], -float("inf"), tl.float32)
+    total = tl.zeros([SOME, 64], tl.float64)
+    square = tl.zeros([SOME, 64], tl.float64)
+    ups = tl.zeros([SOME, 64], tl.float64)
+    for at in range(0, longest, 64 * ROWS):
+        values, there = (), ()
         for r in tl.static_range(ROWS):
-            place = at + r * 64 + lane
-            here = place < end
+            place = begin[:, None] + at + r * 64 + lane
+            here = (place < end[:, None]) & live[:, None]
             v = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
             if FEEDBACK:
                 v = v + tl.load(residual + place, mask=here, other=0.0) * alpha
-            largest = tl.maximum(largest, bits(v))
+            values = values + (v,)
+            there = there + (here,)
+        for r in tl.static_range(ROWS):
+            v, here = values[r], there[r]
+            if (NORM == MAX) | (NORM == UNIT) | (NORM == RANGE) | (NORM == CLIPPED):
+                largest = tl.maximum(largest, bits(v))
             if NORM == RANGE:
                 low = tl.minimum(low, tl.where(here, v, float("inf")))
                 high = tl.maximum(high, tl.where(here, v, -float("inf")))
@@ -196,26 +204,26 @@ def segments(
                 total += tl.where(up, 0.0, wide)
                 square += tl.where(up, wide, 0.0)
                 ups += tl.where(up & here, 1.0, 0.0)
-    top = tl.max(largest, axis=0)
-    least = tl.min(low, axis=0)
-    most = tl.max(high, axis=0)
-    first = tl.sum(tl.sum(halved(tl.reshape(total, [1, 64]), 64, 1), axis=1), axis=0)
-    second = tl.sum(tl.sum(halved(tl.reshape(square, [1, 64]), 64, 1), axis=1), axis=0)
-    count = tl.sum(ups, axis=0)
+    top = tl.max(largest, axis=1)
+    least = tl.min(low, axis=1)
+    most = tl.max(high, axis=1)
+    first = tl.sum(halved(total, 64, SOME), axis=1)
+    second = tl.sum(halved(square, 64, SOME), axis=1)
+    many = tl.sum(ups, axis=1)
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
     if SINGLE:
-        a, b = one(top, least, most, first, second, count, (end - begin).to(tl.float64), clip, NORM)
-        tl.store(scales + block * TWO, a)
+        a, b = one(top, least, most, first, second, many, (end - begin).to(tl.float64), clip, NORM)
+        tl.store(scales + block * TWO, a, mask=live)
         if TWO == 2:
-            tl.store(scales + block * TWO + 1, b)
+            tl.store(scales + block * TWO + 1, b, mask=live)
     else:
         to = scratch + 6 * which
-        tl.store(to, top.to(tl.float64))
-        tl.store(to + 1, least.to(tl.float64))
-        tl.store(to + 2, most.to(tl.float64))
-        tl.store(to + 3, first)
-        tl.store(to + 4, second)
-        tl.store(to + 5, count)
+        tl.store(to, top.to(tl.float64), mask=live)
+        tl.store(to + 1, least.to(tl.float64), mask=live)
+        tl.store(to + 2, most.to(tl.float64), mask=live)
+        tl.store(to + 3, first, mask=live)
+        tl.store(to + 4, second, mask=live)
+        tl.store(to + 5, many, mask=live)
 
 
 @triton.jit(do_not_specialize=["block0", "size", "per_block"])

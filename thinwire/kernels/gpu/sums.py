@@ -1,6 +1,5 @@
 """The checksum in Triton: the sum over bytes, and the header of a payload with its checksum, written on the device."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -57,4 +56,3 @@ def seal(data, partial, count, others, more, w0, w1, w2, w3, w4, w5, w6, STEP: t
         word = tl.where(place == i, head[i], word)
     s = tl.sum(keyed(word, place), axis=0) + added(partial, count, STEP) + added(others, more, STEP)
     tl.store(data + place, tl.where(place == 7, finish(s), word))
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import weakref
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
 SEGMENT = 1 << 16
+SOME = 1  # segments per program
 WORDS = 4096  # summed per program
 NB, WARPS = 8, 4  # tiles per program
 NB_DECODE = 8
@@ -250,6 +252,7 @@ class GpuKernels(Kernels):
                     SIZE=_constant(blocks) if how != RAGGED else 0,
                     COUNT=count,
                     FRESH=fresh,
+                    FOLD=how == FUSED and _folds(quant, blocks, weight, count),
                     FULL=part.full,
                     NB=part.per_program,
                     num_warps=WARPS if part.full else 1,
@@ -272,14 +275,14 @@ class GpuKernels(Kernels):
         scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
         constant: dict[str, Any] = {"NORM": int(quant.norm), "RAGGED": ragged}
         with _on(x):
-            scales.segments[(grid,)](
+            scales.segments[(-(-grid // SOME),)](
                 x,
                 x if residual is None else residual,
                 out,
                 scratch,
-                x if table is None else table.starts,
                 x if table is None else table.segments,
                 blocks.n,
+                grid,
                 block0,
                 blocks.size,
                 per_block,
@@ -288,6 +291,7 @@ class GpuKernels(Kernels):
                 **constant,
                 FEEDBACK=residual is not None,
                 SINGLE=single,
+                SOME=SOME,
                 num_warps=2,
                 **PRECISE,
             )
@@ -355,6 +359,12 @@ def _constant(blocks: Blocks) -> int:
     return size if size and size & (size - 1) == 0 else 0
 
 
+def _folds(quant: Quant, blocks: Blocks, weight: float, count: int) -> bool:
+    """Whether a mean may multiply its weight into the scales: see `decode.foldable`."""
+    whole = quant.kind in (Kind.SIGNED, Kind.UNSIGNED) and quant.width > 1 and blocks.size == TILE
+    return whole and count > 1 and math.frexp(weight)[0] == 0.5
+
+
 def _noisy(quant: Quant) -> bool:
     return quant.stochastic and quant.kind not in (Kind.SIGN, Kind.PAIR)
 
@@ -385,5 +395,6 @@ def _table(blocks: Blocks, device: torch.device) -> Ragged:
             parts.append(len(rows))
         longest = int(starts.diff().max()) if blocks.count else 0
         made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
-        known[device] = Ragged(*(t.to(device, non_blocking=True) for t in made), longest)
+        there = [t.to(device, non_blocking=True) for t in made]
+        known[device] = Ragged(there[0], there[1], there[2], there[3], longest)
     return known[device]

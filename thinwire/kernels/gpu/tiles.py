@@ -4,7 +4,6 @@
 eight fields make (kernels/spec.py); four lanes of a plane are one word of the payload.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -69,6 +68,17 @@ def as_words(byte, NB: tl.constexpr):
 
 
 @triton.jit
+def four(w, NB: tl.constexpr):
+    """Words as four lanes each, (tiles, 16) to (tiles, 64), whose low bytes count.
+
+    A thread that holds four lanes holds their word: words are stored and loaded like this, so that none changes
+    threads.
+    """
+    shift = (tl.arange(0, 4) * 8)[None, None, :]
+    return tl.reshape(tl.broadcast_to(w[:, :, None], [NB, 16, 4]) >> shift, [NB, 64])
+
+
+@triton.jit
 def word(rows, J: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB: tl.constexpr):
     """The words of plane J, (tiles, 16).
 
@@ -94,27 +104,28 @@ def store(
     rows, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr,
     FULL: tl.constexpr,
 ):  # fmt: skip
-    """Write the planes of full tiles as words, or those of the narrow last tile as bytes; returns the sum, int64."""
+    """Write the planes of full tiles, or those of the narrow last tile; returns the checksum's sum, int64."""
+    bytes_ = out.to(tl.pointer_type(tl.uint8))
+    at = tile[:, None].to(tl.int64) * (64 * WIDTH) + lane
     if FULL:
-        at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
+        index = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :] + first
         total = tl.zeros([NB, 16], tl.int64)
-        z = origin(at + first)
-        odd = ((at + first) & 1) != 0
+        z = origin(index)
+        odd = (index & 1) != 0
         for j in tl.static_range(WIDTH):
             w = word(rows, j, WIDTH, SIGN_BIT, NB)
-            tl.store(out + at + j * 16, w, mask=live[:, None])
+            tl.store(bytes_ + at + j * 64, four(w, NB).to(tl.uint8), mask=live[:, None])
             total += times(w, keys(z, odd))
             z += ROW
         return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
     else:
-        bytes_ = out.to(tl.pointer_type(tl.uint8))
         fields = masked(rows, WIDTH)
         total = tl.zeros([NB, 64], tl.int64)
         for j in tl.static_range(WIDTH):
             byte = plane(fields, j, WIDTH)
-            at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
-            tl.store(bytes_ + at, byte.to(tl.uint8), mask=here)
-            total += tl.where(here, keyed(byte << ((at % 4) * 8).to(tl.int32), at // 4 + first), 0)
+            there = at + j * lanes
+            tl.store(bytes_ + there, byte.to(tl.uint8), mask=here)
+            total += tl.where(here, keyed(byte << ((there % 4) * 8).to(tl.int32), there // 4 + first), 0)
         return tl.sum(tl.sum(total, axis=1), axis=0)
 
 
@@ -125,11 +136,8 @@ def load(codes, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.const
     if FULL:
         words = codes.to(tl.pointer_type(tl.int32))
         at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
-        shift = (tl.arange(0, 4) * 8)[None, None, :]
         for j in tl.static_range(WIDTH):
-            w = tl.load(words + at + j * 16, mask=live[:, None], other=0)
-            four = tl.broadcast_to(w[:, :, None], [NB, 16, 4]) >> shift
-            planes = planes + (tl.reshape(four, [NB, 64]),)
+            planes = planes + (four(tl.load(words + at + j * 16, mask=live[:, None], other=0), NB),)
     else:
         for j in tl.static_range(WIDTH):
             at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
