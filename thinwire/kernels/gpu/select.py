@@ -199,7 +199,7 @@ def find(x: Tensor, k: int) -> Found:
     sampled = LONG <= n <= LONGEST and rank <= SAMPLE // 8
     sizes = [STATE, *([BINS] * len(STEPS)), EDGES.value if sampled else 0]
     state, *bins = torch.zeros(sum(sizes), dtype=torch.int32, device=x.device).split(sizes)
-    kept, spots = x, x
+    kept, spots = state.view(torch.int64), state  # not read unless there was a sample
     if sampled:
         regions = triton.cdiv(n, 32 * WORDS)
         kept = torch.empty(2 * rank * n // SAMPLE, dtype=torch.int64, device=x.device)

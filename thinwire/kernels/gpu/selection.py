@@ -186,7 +186,7 @@ def over(x: Tensor, floor: int) -> tuple[Tensor, Tensor]:
         return _nothing(x)
     state = torch.zeros(4, dtype=torch.int32, device=x.device)
     state[2:3].fill_(floor - 1)
-    found = Found(state, x, x, sampled=False)
+    found = Found(state, state.view(torch.int64), state, sampled=False)
     tallies = _tallied(x, found, 0)
     count = int((tallies[triton.cdiv(x.numel(), found.region(x.numel())) :] & 0xFFFFFFFF).sum())
     return _compact(x, found, tallies, 0, count)
