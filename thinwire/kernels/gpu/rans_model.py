@@ -119,6 +119,7 @@ def share(part, n, total):
 
 @triton.jit
 def is_rare(count, n):
+    """Whether a share is above 0 and below 2^-13."""
     return (count > 0) & (count * (2 * TOTAL) < n)
 
 
