@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ONE_WARP = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
 WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 MORE_WARPS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": False}
-COUNTED = 2048  # symbols that a program counts at a time
+COUNTED = 8192  # symbols that a program counts at a time
 COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
 CHUNKS = 16 * 132  # coded at a time: as many programs as there could be chunks would keep those with one waiting
 PLAIN_PROGRAMS = 32 * 132  # of one warp; more would take time to find that there is nothing to do
@@ -124,8 +124,10 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
         rans_model.count_few[(programs,)](symbols, n, room.zeroed, 1 << width, **WARPS)
     else:
         programs = min(triton.cdiv(n, COUNTED), COUNTERS)
-        rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, **WARPS)
-    rans_model.model[(2,)](room.zeroed, n, chunk, plans, room.tables, bits, bins, **ONE_WARP)
+        rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, VOTES, **WARPS)
+    rans_model.model[(2,)](
+        room.zeroed, n, chunk, plans, room.tables, bits, bins, **(ONE_WARP if width <= 4 else WARPS)
+    )
     first = (plans, room.tables, words, room.sizes, room.rare_counts)
     rans_push.push_chunks[(min(most, CHUNKS),)](symbols, *first, VOTES, tuning.push_ahead, **ONE_WARP)
     behind = words[aligned(n, 8) + 2 * STATES.value * most :]
