@@ -38,7 +38,7 @@ FLUSHED = tl.constexpr(28 * 1024)  # symbols of a program: a count of 8 bits hol
 
 @triton.jit
 def zeroed_near():
-    """Counts in shared memory, 272 for each of four warps, so that these do not wait for each other; returns where."""
+    """Counts in shared memory, 272 for each of four warps, which then wait less; returns where."""
     near = tl.inline_asm_elementwise(
         "{ .shared .align 16 .b8 thinwire_counts[4608]; mov.u32 $0, thinwire_counts; }",
         "=r,r",
