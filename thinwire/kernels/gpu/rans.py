@@ -43,6 +43,9 @@ class Tuning:
     push_ahead: int = 1024  # bytes of symbols asked for before they are needed
     pop_ahead: int = 256  # bytes of words, likewise
     window: bool = True  # whether the next 32 words are held in the threads
+    near: bool = (
+        True  # whether tables and counts that threads look up lie in shared memory, which the interpreter lacks
+    )
 
 
 TUNING = Tuning()
@@ -124,7 +127,9 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
         rans_model.count_few[(programs,)](symbols, n, room.zeroed, 1 << width, **WARPS)
     else:
         programs = min(triton.cdiv(n, COUNTED), COUNTERS)
-        rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, VOTES, **WARPS)
+        rans_model.count_symbols[(programs,)](
+            symbols, n, room.zeroed, 1 << width, bins, COUNTED, VOTES and tuning.near, **WARPS
+        )
     rans_model.model[(2,)](
         room.zeroed, n, chunk, plans, room.tables, bits, bins, **(ONE_WARP if width <= 4 else WARPS)
     )
@@ -172,7 +177,7 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_read.read[(1,)](data, size, plain, n, 1 << width, plans, freq, starts, sizes, faults, SUMMED, **WARPS)
     bins = max(32, 1 << width)
     rans_read.fill_slots[(TOTAL.value // SLOTS, 2)](plans, freq, slots, SLOTS, bins, **WARPS)
-    how = (VOTES, tuning.window, tuning.pop_ahead)
+    how = (VOTES, VOTES and tuning.near, tuning.window, tuning.pop_ahead)
     rans_pop.pop_chunks[(min(most, CHUNKS) // 4,)](
         data, plans, starts, sizes, slots, out, counts, faults, *how, **WARPS
     )

@@ -99,12 +99,12 @@ def counts_near(near, symbol):
 
 
 @triton.jit(do_not_specialize=["n", "limit"])
-def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr, VOTES: tl.constexpr):
+def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
     """Add the histogram of the symbols below `limit` to `counts`."""
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     at = tl.arange(0, BLOCK)
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    if VOTES:
+    if NEAR:
         near = zeroed_near()
         while start + BLOCK <= n:  # without a mask, sixteen bytes are one load
             count_near(near, tl.load(symbols + start + at).to(tl.int32))

@@ -107,12 +107,12 @@ def ask_for(pointers, VOTES: tl.constexpr):
 
 
 @triton.jit
-def keep_near(table, SIZE: tl.constexpr, lane, VOTES: tl.constexpr):
+def keep_near(table, SIZE: tl.constexpr, lane, NEAR: tl.constexpr):
     """Copy SIZE numbers of 32 bits to shared memory, where threads that read different lines wait less.
 
     Returns where they are, for `look_up`. Triton itself keeps nothing there from one operation to the next.
     """
-    if VOTES:
+    if NEAR:
         near = tl.inline_asm_elementwise(
             "{ .shared .align 16 .b8 thinwire_near[16384]; mov.u32 $0, thinwire_near; }",
             "=r,r",
@@ -138,9 +138,9 @@ def keep_near(table, SIZE: tl.constexpr, lane, VOTES: tl.constexpr):
 
 
 @triton.jit
-def look_up(table, near, i, VOTES: tl.constexpr):
+def look_up(table, near, i, NEAR: tl.constexpr):
     """table[i], of a table that `keep_near` copied."""
-    if VOTES:
+    if NEAR:
         value = tl.inline_asm_elementwise(
             "ld.shared.b32 $0, [$1];",
             "=r,r",

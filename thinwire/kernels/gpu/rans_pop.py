@@ -48,13 +48,26 @@ def words_at(data, at, size, mask):
 
 
 @triton.jit
-def pop(x, at, words, data, size, slots, near, mask, VOTES: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr):
+def pop(
+    x,
+    at,
+    words,
+    data,
+    size,
+    slots,
+    near,
+    mask,
+    VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
+    MASKED: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
     """One symbol from each state; the words read so far end at byte `at`.
 
     With WINDOW, `words` are the next 32, one in each thread, asked for before it is known who needs which: a shuffle
     then takes less time than a load.
     """
-    entry = look_up(slots, near, (x & (TOTAL - 1)).to(tl.int32), VOTES).to(tl.uint32, bitcast=True)
+    entry = look_up(slots, near, (x & (TOTAL - 1)).to(tl.int32), NEAR).to(tl.uint32, bitcast=True)
     y = ((entry >> 8) & 0xFFF) * (x >> BITS) + (entry >> 20)
     low = y < LOW
     if MASKED:
@@ -84,6 +97,7 @@ def pop_all(
     escape,
     WIDTH: tl.constexpr,
     VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
@@ -106,13 +120,13 @@ def pop_all(
         if AHEAD > 0:  # four steps read at most 256 bytes
             ask_for(data + tl.maximum(tl.minimum(at + AHEAD + 8 * lane, size - 1), 0), VOTES)
         for _ in tl.static_range(4):
-            x, at, words, s = pop(x, at, words, data, size, slots, near, mask, VOTES, MASKED, WINDOW)
+            x, at, words, s = pop(x, at, words, data, size, slots, near, mask, VOTES, NEAR, MASKED, WINDOW)
             tl.store(out + done + lane, s, mask=live)
             escapes += (s.to(tl.int32) == escape).to(tl.int32)
             done += WIDTH
     while done < most:
         some = mask & (done + lane < m)
-        x, at, words, s = pop(x, at, words, data, size, slots, near, some, VOTES, True, WINDOW)
+        x, at, words, s = pop(x, at, words, data, size, slots, near, some, VOTES, NEAR, True, WINDOW)
         tl.store(out + done + lane, s, mask=some)
         escapes += (some & (s.to(tl.int32) == escape)).to(tl.int32)
         done += WIDTH
@@ -145,6 +159,7 @@ def pop_chunks(
     counts,
     faults,
     VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
@@ -158,7 +173,7 @@ def pop_chunks(
         return
     n, log, lanes = tl.load(plan + N), tl.load(plan + LOG), tl.load(plan + LANES)
     escape = tl.load(plan + ESCAPED).to(tl.int32)
-    near = keep_near(slots, TOTAL, tl.arange(0, TOGETHER), VOTES)
+    near = keep_near(slots, TOTAL, tl.arange(0, TOGETHER), NEAR)
     while 4 * group < count:
         c = 4 * group + tl.arange(0, TOGETHER) // 32
         here = c < count
@@ -167,9 +182,9 @@ def pop_chunks(
         from_, to = data + tl.load(starts + c, mask=here, other=0), out + first
         size = tl.load(sizes + c, mask=here, other=0)
         if lanes == STATES:
-            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, STATES, VOTES, WINDOW, AHEAD)
+            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, STATES, VOTES, NEAR, WINDOW, AHEAD)
         else:
-            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, NARROW, VOTES, False, 0)
+            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, NARROW, VOTES, NEAR, False, 0)
         each = 4 * group + tl.arange(0, 4)
         tl.store(counts + each, tl.sum(tl.reshape(escapes, [4, 32]), 1), mask=each < count)
         worst = tl.min(fault, 0)
