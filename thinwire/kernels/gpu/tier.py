@@ -244,7 +244,7 @@ class GpuKernels(Kernels):
             count = blocks.count - block0
             grid, single = count * per_block, per_block == 1
         scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
-        constant: dict[str, Any] = {"NORM": int(quant.norm), "plan.RAGGED": ragged}
+        constant: dict[str, Any] = {"NORM": int(quant.norm), "RAGGED": ragged}
         with _on(x):
             scales.segments[(-(-grid // SOME),)](
                 x,
