@@ -95,12 +95,11 @@ def test_short_messages(tried: Tried, n: int) -> None:
     tried.same(skewed(n, 3, 0.5), 3)
 
 
-@pytest.mark.parametrize("n", [127, 130])
-def test_four_states(tried: Tried, n: int) -> None:
-    assert tried.same(skewed(n, 4, 20.0), 4).tolist()[:3] == [1, 2, 13]
+def test_four_states(tried: Tried) -> None:
+    assert tried.same(skewed(130, 4, 20.0), 4).tolist()[:3] == [1, 2, 13]
 
 
-@pytest.mark.parametrize(("n", "width", "skew"), [(1600, 1, 15.0), (600, 4, 9.0)])
+@pytest.mark.parametrize(("n", "width", "skew"), [(1300, 1, 20.0), (400, 4, 15.0)])
 def test_32_states(tried: Tried, n: int, width: int, skew: float) -> None:
     assert tried.same(skewed(n, width, skew), width, 13).tolist()[:3] == [1, 6, 13]
 
@@ -135,7 +134,7 @@ def test_messages_of_the_sizes_that_gpus_code(tried: Tried, device: torch.device
 
 
 def test_every_symbol_of_a_byte(tried: Tried) -> None:
-    tried.same(torch.cat([torch.arange(256), torch.arange(256) % 9, torch.zeros(500)]).to(torch.uint8), 8, 13)
+    tried.same(torch.cat([torch.arange(256), torch.arange(256) % 9, torch.zeros(100)]).to(torch.uint8), 8, 13)
 
 
 @pytest.mark.parametrize("n", [1, 9000])
@@ -162,8 +161,8 @@ def test_few_rare_symbols_have_frequencies_of_their_own(tried: Tried, everything
 
 
 def test_plain_fields_where_codes_are_longer(tried: Tried) -> None:
-    for width in (1, 3, 8):
-        assert int(tried.same(skewed(600, width, 0.0), width, 13)[0]) == native.PLAIN
+    for width in (1, 8):
+        assert int(tried.same(skewed(520, width, 0.0), width, 13)[0]) == native.PLAIN
 
 
 def test_a_symbol_beyond_the_width(device: torch.device) -> None:
@@ -198,15 +197,15 @@ def test_damage_is_found_where_cpp_finds_it(tried: Tried, everything: bool) -> N
     symbols = skewed(90, 3, 15.0)
     data, rng = frame(symbols, 3), np.random.default_rng(0)
     assert data[0] == native.CODED
-    for place in range(0, data.numel(), 1 if everything else 4):
+    for place in range(0, data.numel(), 1 if everything else 6):
         wrong = data.clone()
         wrong[place] ^= int(rng.integers(1, 256))
         tried.judge(wrong, 90, 3)
 
 
-def test_damage_of_a_message_with_rare_symbols(tried: Tried, everything: bool) -> None:
+def test_damage_of_a_message_with_rare_symbols(tried: Tried, device: torch.device) -> None:
     data, rng = frame(mostly(8200, range(50, 250), 0.02), 8, 13), np.random.default_rng(0)
-    for place in range(1, data.numel(), 97) if everything else (1, 4):
+    for place in range(1, data.numel(), 7) if device.type == "cuda" else (1, 4):
         wrong = data.clone()
         wrong[place] ^= int(rng.integers(1, 256))
         tried.judge(wrong, 8200, 8)

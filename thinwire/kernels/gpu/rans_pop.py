@@ -64,8 +64,8 @@ def pop(
 ):
     """One symbol from each state; the words read so far end at byte `at`.
 
-    With WINDOW, `words` are the next 32, one in each thread, asked for before it is known who needs which: a shuffle
-    then takes less time than a load.
+    With WINDOW, `words` are the next 32, one in each thread, whose own is at `at`. They are asked for before it is
+    known who needs which: a shuffle then takes less time than a load.
     """
     entry = look_up(slots, near, (x & (TOTAL - 1)).to(tl.int32), NEAR).to(tl.uint32, bitcast=True)
     y = ((entry >> 8) & 0xFFF) * (x >> BITS) + (entry >> 20)
@@ -76,7 +76,7 @@ def pop(
     if WINDOW:
         taken = pick(words, rank, VOTES)
         at += 2 * total
-        words = words_at(data, at + 2 * (tl.arange(0, TOGETHER) % 32), size, at >= 0)
+        words = words_at(data, at, size, tl.arange(0, TOGETHER) >= 0)
     else:
         taken = words_at(data, at + 2 * rank, size, low)
         at += 2 * total
@@ -109,16 +109,17 @@ def pop_all(
     for k in tl.static_range(4):
         x |= tl.load(data + 4 * lane + k, mask=mask & (4 * lane + k < size), other=0).to(tl.uint32) << (8 * k)
     begun = (x >= LOW) & (x < (LOW << 16))
-    at = tl.full([TOGETHER], 4 * WIDTH, tl.int32)
+    own = 2 * lane if WINDOW else 0 * lane
+    at = 4 * WIDTH + own
     escapes = tl.zeros([TOGETHER], tl.int32)
     MASKED: tl.constexpr = WIDTH < STATES
-    words = words_at(data, at + 2 * lane, size, at >= 0)
+    words = words_at(data, at, size, lane >= 0)
     done = tl.zeros([], tl.int32)
     most = tl.max(m, 0)
     least = tl.min(tl.where(m > 0, m, most), 0)
     while done + 4 * WIDTH <= least:
         if AHEAD > 0:  # four steps read at most 256 bytes
-            ask_for(data + tl.maximum(tl.minimum(at + AHEAD + 8 * lane, size - 1), 0), VOTES)
+            ask_for(data + tl.maximum(tl.minimum(at + AHEAD + 6 * lane, size - 1), 0), VOTES)
         for _ in tl.static_range(4):
             x, at, words, s = pop(x, at, words, data, size, slots, near, mask, VOTES, NEAR, MASKED, WINDOW)
             tl.store(out + done + lane, s, mask=live)
@@ -130,6 +131,7 @@ def pop_all(
         tl.store(out + done + lane, s, mask=some)
         escapes += (some & (s.to(tl.int32) == escape)).to(tl.int32)
         done += WIDTH
+    at -= own
     wrong = (x != LOW) | (begun == 0)
     # The order in which they matter: what is cut short is rarely right otherwise.
     fault = tl.where(at > size, TRUNCATED, tl.where(wrong, BAD_CODE, tl.where(at < size, LEFT_OVER, 0)))
