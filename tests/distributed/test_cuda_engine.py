@@ -188,7 +188,8 @@ def gradients(device: str, way: str, methods: list[str]) -> list[Tensor]:
             for p in model.parameters():
                 assert p.grad is not None
                 assert p.grad.dtype == p.dtype
-                out.append(p.grad.detach().cpu().contiguous())
+                # A copy, since a gradient may lie in the bucket's buffer, which the next step fills again.
+                out.append(p.grad.detach().to("cpu", copy=True).contiguous())
             optimizer.step()
     for wire in wires:
         wire.detach()
