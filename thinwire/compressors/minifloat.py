@@ -21,37 +21,35 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import torch
 
 from thinwire.compressors.block import check_block, within
-from thinwire.core.bitpack import BitPack
-from thinwire.core.compressor import Biased
+from thinwire.core.compressor import Biased, FusedCompressor
 from thinwire.core.config import check_choice
-from thinwire.kernels.spec import TOP, packed_bytes
+from thinwire.core.payload import HEADER, Payload, Tail
+from thinwire.kernels import minifloat
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.core.types import Key, Layout
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
 
 class _Format(NamedTuple):
-    bits: int
-    dtype: torch.dtype | None  # None where a table is used
-    top: float
+    form: minifloat.Format
     relative: float
     absolute: float
 
 
 FORMATS = {
-    "e4m3": _Format(8, torch.float8_e4m3fn, 448.0, 2.0**-4, 2.0**-10 / 448),
-    "e5m2": _Format(8, torch.float8_e5m2, 57344.0, 2.0**-3, 2.0**-17 / 57344),
-    "e2m1": _Format(4, None, 6.0, 2.0**-2, 1 / 24),
+    "e4m3": _Format(minifloat.E4M3_FORMAT, 2.0**-4, 2.0**-10 / 448),
+    "e5m2": _Format(minifloat.E5M2_FORMAT, 2.0**-3, 2.0**-17 / 57344),
+    "e2m1": _Format(minifloat.E2M1_FORMAT, 2.0**-2, 1 / 24),
 }
 
 
 @final
 @dataclass(frozen=True)
-class MiniFloat(Biased):
+class MiniFloat(Biased, FusedCompressor):
     """A float of 8 or 4 bits, scaled by block."""
 
     name: ClassVar[str] = "float"
@@ -72,53 +70,70 @@ class MiniFloat(Biased):
 
     def nbytes(self, layout: Layout) -> int:
         """The bytes of one scale per block and one code per element."""
-        return 4 * self._count(layout) + packed_bytes(layout.numel, FORMATS[self.format].bits)
+        return 4 * self._count(layout) + minifloat.code_bytes(self._form, layout.numel)
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+    def write_fused(
+        self,
+        x: Tensor,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        *,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        checksum: bool = False,
+    ) -> Tail | None:
         """Scale, round, pack."""
-        f, count = FORMATS[self.format], self._count(layout)
-        if not count:
-            return None
-        rows = x.new_zeros(count * self._size(layout), dtype=torch.float32)
-        rows[: x.numel()] = x
-        rows = rows.view(count, -1)
-        top = rows.abs().amax(1)
-        top = torch.where(top.isfinite(), top.clamp(max=TOP), torch.nan)
-        body[: 4 * count].view(torch.float32).copy_(top)
-        divisor = torch.where(top > 0, top, 1.0)[:, None]
-        scaled = ((rows / divisor).clamp(-1, 1) * f.top).view(-1)[: x.numel()]
-        codes = _to_e2m1(scaled) if f.dtype is None else scaled.nan_to_num(0.0).to(f.dtype).view(torch.uint8)
-        body[4 * count :].copy_(BitPack().pack(codes, f.bits))
-        return None
+        scales, codes = self._cut(body, layout)
+        partial = minifloat.write(
+            x,
+            self._form,
+            self._size(layout),
+            scales,
+            codes,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+            first=HEADER.size // 4 + scales.numel() if checksum else None,
+        )
+        return None if partial is None else Tail(codes.numel(), partial)
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Unpack, scale, add."""
-        f, count = FORMATS[self.format], self._count(layout)
-        codes = BitPack().unpack(body[4 * count :], layout.numel, f.bits)
-        values = _from_e2m1(codes) if f.dtype is None else codes.view(f.dtype).float()
-        top = body[: 4 * count].view(torch.float32)
-        step = (top / torch.full_like(top, f.top)).repeat_interleave(self._size(layout))[: layout.numel]
-        out.copy_(out + (values * step) * weight)
+        self._decode([body], layout, out, weight, fresh=False)
+
+    def put(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        """Unpack, scale, write."""
+        self._decode([body], layout, out, weight, fresh=True)
+
+    def mean(
+        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
+    ) -> None:
+        """All payloads in one pass, where there is one."""
+        for payload in payloads:
+            self.check(payload, layout, out, key)
+        if not payloads or not layout.numel:
+            out.zero_()
+            return
+        bodies = [payload.aligned().body for payload in payloads]
+        self._decode(bodies, layout, out.detach().view(-1), weight, fresh=True)
+
+    def _decode(self, bodies: Sequence[Tensor], layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
+        scales, codes = zip(*(self._cut(body, layout) for body in bodies), strict=True)
+        minifloat.add(scales, codes, self._form, self._size(layout), out, weight, fresh=fresh)
+
+    def _cut(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Scales and codes."""
+        side = 4 * self._count(layout)
+        return body[:side].view(torch.float32), body[side:]
+
+    @property
+    def _form(self) -> minifloat.Format:
+        return FORMATS[self.format].form
 
     def _size(self, layout: Layout) -> int:
         return max(1, within(self.block, layout.numel))
 
     def _count(self, layout: Layout) -> int:
         return -(-layout.numel // self._size(layout))
-
-
-def _to_e2m1(x: Tensor) -> Tensor:
-    """Codes of the nearest values, ties to the even code: sign in bit 3, index in bits 0 to 2."""
-    table = torch.tensor(E2M1, device=x.device)
-    middles = (table[1:] + table[:-1]) / 2
-    magnitude = x.abs()
-    index = torch.bucketize(magnitude, middles)  # a tie goes to the lower index ...
-    tie = (index < 7) & (magnitude == middles[index.clamp(max=6)]) & (index % 2 == 1)
-    index = index + tie.long()  # ... unless that one is odd
-    return (index + 8 * (x < 0)).to(torch.uint8)
-
-
-def _from_e2m1(codes: Tensor) -> Tensor:
-    table = torch.tensor(E2M1, device=codes.device)
-    value = table[(codes & 7).long()]
-    return torch.where(codes >= 8, -value, value)

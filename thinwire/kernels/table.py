@@ -61,6 +61,8 @@ TABLE: dict[str, dict[str, str]] = {
         "cpu": "thinwire.kernels.cpu.rotated_codes:decode_add",
         "gpu": "thinwire.kernels.gpu.rotated_codes:decode_add",
     },
+    "minifloat.write": {"gpu": "thinwire.kernels.gpu.minifloat:write"},
+    "minifloat.add": {"gpu": "thinwire.kernels.gpu.minifloat:add"},
     "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode_frame"},
     "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode_frame"},
 }
