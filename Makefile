@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test lint format figures golden clean
+.PHONY: demo test test-gpu lint format figures golden clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -13,6 +13,10 @@ demo: $(STAMP)
 # Three workers on two cores: one of them mostly waits for ranks that are gone (tests/distributed/conftest.py).
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
+
+# Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -34,7 +38,7 @@ golden: $(STAMP)
 $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu]'
 	touch $@
 
 clean:

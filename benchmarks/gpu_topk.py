@@ -1,4 +1,4 @@
-"""The largest of a vector on a GPU: the results of C++, and the time of each kernel.
+"""The largest of a vector on a GPU: the results of C++, and the time of each kernel; then rotations.
 
     python benchmarks/gpu_topk.py [log2 of the elements, 26]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -106,10 +107,16 @@ def main(log: int) -> None:
             time = milliseconds(run)
             print(f"{kind}, {k / n:.3f}: {time:.3f} ms, {copy / 2 / time:.3f} of a copy, {how}", end=", ")
             print(f"launched {launched(run):.3f} ms\n  {kernels(run)}", flush=True)
-    for block in (1024, 4096, 1 << 13, 1 << 14, 1 << 16, 1 << 18):
-        turn = partial(hadamard.hadamard, y.zero_(), block)
-        time = milliseconds(turn)
-        print(f"hadamard {block}: {time:.3f} ms, {copy / time:.2f} of a copy; {kernels(turn)}", flush=True)
+    for block in (1024, 4096, 1 << 14, 1 << 16, 1 << 18):
+        for part in (1 << 21, 1 << 22, 1 << 23, 1 << 24, n) if block > 1 << hadamard.ALONE else (n,):
+            with patch.object(hadamard, "PART", part):
+                turn = partial(hadamard.hadamard, y.zero_(), block)
+                time = milliseconds(turn)
+                print(
+                    f"hadamard {block}, parts of {part}: {time:.3f} ms, {copy / time:.2f} of a copy, "
+                    f"launched {launched(turn):.3f} ms",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

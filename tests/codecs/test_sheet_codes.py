@@ -188,7 +188,7 @@ def test_rans_of_other_sources() -> None:
         q = (torch.randn(n, generator=g) * sigma).round().clamp(-127, 127).int()
         for z in (q, torch.where(torch.rand(n, generator=g) < 0.01, torch.randint(-127, 128, (n,), generator=g), q)):
             symbols = torch.where(z < 0, -2 * z - 1, 2 * z).to(torch.uint8)
-            assert Rans().pack(symbols, 8).numel() <= 1.01 * entropy(symbols) * n / 8 + 164
+            assert Rans().pack(symbols, 8).numel() <= 1.015 * entropy(symbols) * n / 8 + 164
 
 
 @pytest.mark.parametrize("d", [1024, 4096, 16129])

@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from battery import LAYOUT
-from nets import exchange_twice
+from nets import batch, exchange_twice, flat, loss, net
 from ranks import on_ranks
 from torch import Tensor
 
+import thinwire as tw
 from thinwire.comm.backend import Gloo
 from thinwire.comm.pinned import Pinned
 from thinwire.comm.processes import Processes
@@ -112,3 +113,48 @@ def test_first_bytes_are_noted_and_room_that_is_left_stays_behind() -> None:
     for found in on_ranks(heads, 3):
         assert len(found) == 6
         assert all(found)
+
+
+class Slow(Now):
+    """A queue that is worked off only when somebody waits for it."""
+
+    def query(self) -> bool:
+        return False
+
+
+def trained(name: str, event: type[Now]) -> tuple[list[int], Tensor]:
+    """The bytes that all slots have pinned, step by step, and the model in the end."""
+    init = Processes.__init__
+
+    def made(self: Processes, groups: Any, gone: Any = None, backend: Any = None) -> None:
+        init(self, groups, gone, Far())
+        assert isinstance(self._backend, Far)
+        self._pinned = Pinned(self._backend.pin, event)
+
+    Processes.__init__ = made  # type: ignore[method-assign]
+    try:
+        model, pinned = net(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
+            for step in range(8 * len(wire._transport.lane.drivers)):
+                optimizer.zero_grad()
+                loss(model, batch(step)).backward()
+                optimizer.step()
+                pinned.append(sum(driver._pinned.nbytes for driver in wire._transport.lane.drivers))
+    finally:
+        Processes.__init__ = init  # type: ignore[method-assign]
+    return pinned, flat(model)
+
+
+def both_speeds(name: str) -> tuple[bool, list[int], list[int]]:
+    (fast, here), (slow, there) = trained(name, Now), trained(name, Slow)
+    return torch.equal(here, there), fast, slow
+
+
+@pytest.mark.parametrize("name", ["sgd", "qsgd:bits=4", "ecq-sgd"])
+def test_all_slots_have_pinned_what_they_need_after_a_few_turns(name: str) -> None:
+    for equal, fast, slow in on_ranks(both_speeds, 2, name):
+        assert equal
+        assert fast == slow
+        assert fast[1] < fast[-1]  # the slots see their first bucket one after the other
+        assert set(fast[len(fast) // 2 :]) == {fast[-1]}

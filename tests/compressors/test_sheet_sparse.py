@@ -199,3 +199,15 @@ def test_damaged_bodies_are_refused_or_decode_to_something(c: Compressor) -> Non
 def test_settings_out_of_range_are_refused(make: type) -> None:
     with pytest.raises(ValueError, match="write"):
         make()
+
+
+def test_the_size_of_packed_places_says_how_many_there_are() -> None:
+    for values in ("fp32", "bf16"):
+        c = TopK(k=40, values=values, indices="packed")
+        sizes = [c._bytes(count, 2000) for count in range(2001)]
+        assert [c._count(size, 2000) for size in sizes] == list(range(2001))
+        for size in (0, sizes[40] + 1, sizes[2000] + 1):
+            with pytest.raises(PayloadError, match=f"cannot have {size} bytes"):
+                c._count(size, 2000)
+    assert c.fixed_size
+    assert not TopK(k=40).fixed_size

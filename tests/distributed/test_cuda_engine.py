@@ -36,27 +36,33 @@ def data(step: int) -> Any:
 # No waits.
 
 
-def without_waits(names: list[str]) -> dict[str, tuple[bool, bool]]:
+def without_waits(names: list[str]) -> dict[str, tuple[bool, int, int]]:
+    """Whether replicas are equal in the end, and the bytes that are pinned half-way and in the end.
+
+    Slots take turns, so a slot may see a bucket for the first time after as many steps as there are slots.
+    """
     out = {}
     for name in names:
         model = nn.Sequential(net(), nn.Linear(4, 5000), nn.Linear(5000, 4)).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        batches = [data(step) for step in range(8)]
         with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
             drivers = wire._transport.lane.drivers
+            half = 4 * len(drivers)
+            batches = [data(step) for step in range(2 * half)]
             try:
                 for step, one in enumerate(batches):
-                    if step == 2:  # kernels have been compiled, and memory has been pinned
+                    if step == half:
+                        pinned = sum(driver._pinned.nbytes for driver in drivers)
+                    if step == 2:  # kernels have been compiled
                         torch.cuda.synchronize()
                         torch.cuda.set_sync_debug_mode("error")  # for all threads of the process
-                        pinned = sum(driver._pinned.nbytes for driver in drivers)
                     optimizer.zero_grad()
                     loss(model, one).backward()
                     optimizer.step()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            kept = sum(driver._pinned.nbytes for driver in drivers) <= 2 * pinned
-        out[name] = equal_everywhere(flat(model).cpu()), kept
+            kept = sum(driver._pinned.nbytes for driver in drivers)
+        out[name] = equal_everywhere(flat(model).cpu()), pinned, kept
     return out
 
 
@@ -64,9 +70,9 @@ def without_waits(names: list[str]) -> dict[str, tuple[bool, bool]]:
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_waits_for_the_host(name: str) -> None:
     for result in on_ranks(without_waits, 2, [name]):
-        for equal, kept in result.values():
+        for equal, pinned, kept in result.values():
             assert equal, name
-            assert kept, f"{name}: memory is pinned again and again"
+            assert 0 < kept == pinned, f"{name}: memory is pinned again and again"
 
 
 # What is checked later.
@@ -188,7 +194,8 @@ def gradients(device: str, way: str, methods: list[str]) -> list[Tensor]:
             for p in model.parameters():
                 assert p.grad is not None
                 assert p.grad.dtype == p.dtype
-                out.append(p.grad.detach().cpu().contiguous())
+                # A copy, since a gradient may lie in the bucket's buffer, which the next step fills again.
+                out.append(p.grad.detach().to("cpu", copy=True).contiguous())
             optimizer.step()
     for wire in wires:
         wire.detach()

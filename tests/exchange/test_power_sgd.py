@@ -8,10 +8,10 @@ from lockstep import Quadratics
 from sheet import gauss
 from torch import Tensor
 
-from thinwire import Key, Layout
+from thinwire import Key, Layout, kernels
 from thinwire.comm import Comm
 from thinwire.compressors import LowRank
-from thinwire.compressors.low_rank import dot, multiply, orthonormal, pieces
+from thinwire.compressors.low_rank import Piece, dot, draw, multiply, orthonormal, pieces
 from thinwire.engine import pieces as states
 from thinwire.engine.bucket import Bucket
 from thinwire.engine.plan import Item, Parcel
@@ -158,6 +158,17 @@ def test_states_are_taken_up_under_another_plan() -> None:
         part.steps = 3
         got = part.step([torch.cat([x[low:high] for low, high in spans])])
         assert torch.equal(got, torch.cat([expected[low:high] for low, high in spans]))
+
+
+@pytest.mark.parametrize("n", [100, 512, 700, 1300])
+def test_a_drawn_matrix_is_a_part_of_the_noise_of_the_vector(n: int) -> None:
+    key = Key(seed=5, step=2, rank=3, offset=1024)
+    whole = (kernels.get("reference").noise(key.fold(rank=0), n) >> 8).float() * 2.0**-23 - 1.0
+    for start in (0, 3, 511, 512, 600):
+        for k in (5, 40, 90, 300):
+            if start + 2 * k <= n:
+                got = draw(key, Piece(start, n, 9, k, 2), n, torch.empty(0))
+                assert torch.equal(got, whole[start : start + 2 * k].view(k, 2))
 
 
 def test_low_rank_alone_projects() -> None:

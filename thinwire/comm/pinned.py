@@ -1,7 +1,10 @@
 """Pinned: host memory that a GPU copies to and from while the host goes on; blocks are kept and used again.
 
 To pin memory is slow, and to free it makes the GPU wait. A driver takes blocks while it answers a request. When the
-answer is there, it gives all of them back; each is lent again once the copies that were queued by then are done.
+answer is there, it gives all of them back, while the GPU may still copy from them. They rest during the next request,
+which waits for the same queue before it sends, and are lent again for the one after it. Which block is lent never
+depends on how fast the GPU is, so that a driver that is asked for the same things again and again soon pins nothing
+more. If a request takes at most m blocks, at most 2m of each size are ever made.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Event(Protocol):
 @dataclass(eq=False)
 class _Block:
     memory: Tensor  # bytes
-    free: Event
+    free: Event  # after the last copy to or from it
 
 
 def _pin(nbytes: int) -> Tensor:
@@ -51,21 +54,24 @@ class Pinned:
     def __init__(self, pin: Callable[[int], Tensor] = _pin, event: Callable[[], Event] = _event) -> None:
         self._pin, self._event = pin, event
         self._free: list[_Block] = []
+        self._resting: list[_Block] = []  # what the last request gave back
         self._lent: list[_Block] = []
         self._arrived: Event | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that are pinned."""
-        return sum(block.memory.numel() for block in (*self._free, *self._lent))
+        return sum(block.memory.numel() for block in (*self._free, *self._resting, *self._lent))
 
     def take(self, n: int, dtype: torch.dtype) -> Tensor:
-        """Room for `n` elements, of a block that is free, or of a new one."""
+        """Room for `n` elements, of the smallest block that is free and large enough, or of a new one."""
         need = n * dtype.itemsize
-        fits = [block for block in self._free if block.memory.numel() >= need and block.free.query()]
+        fits = [block for block in self._free if block.memory.numel() >= need]
         if fits:
             block = min(fits, key=lambda one: one.memory.numel())
             self._free.remove(block)
+            if not block.free.query():  # no request since has waited for the GPU
+                block.free.synchronize()
         else:
             block = _Block(self._pin(max(SMALLEST, 1 << (need - 1).bit_length())), self._event())
         self._lent.append(block)
@@ -87,11 +93,11 @@ class Pinned:
         return copies
 
     def give_back(self, like: Tensor) -> None:
-        """Everything that was taken is free once what is queued on the stream of `like`'s device has been done."""
+        """The answer is there; copies of what was taken may still be queued on the stream of `like`'s device."""
         for block in self._lent:
             block.free.record(_stream(like))
-        self._free += self._lent
-        self._lent = []
+        self._free += self._resting
+        self._resting, self._lent = self._lent, []
 
     def abandon(self) -> None:
         """Something failed, and may still write to what was taken: it is not used again."""

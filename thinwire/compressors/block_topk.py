@@ -42,6 +42,7 @@ class BlockTopK(Biased):
     """The `k` largest of every `block` elements."""
 
     name: ClassVar[str] = "block-topk"
+    decodes_any: ClassVar[bool] = True
     block: int = 4096
     k: int = 64
     values: Values = "fp32"

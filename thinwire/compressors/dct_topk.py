@@ -96,6 +96,7 @@ class DctTopK(Biased, BasisCompressor):
     """The `k` largest coefficients of every chunk of up to `chunk` x `chunk`."""
 
     name: ClassVar[str] = "dct-topk"
+    decodes_any: ClassVar[bool] = True
     chunk: int = 64
     k: int = 32
 

@@ -26,7 +26,7 @@ import torch
 from thinwire import kernels
 from thinwire.core.compressor import Biased
 from thinwire.kernels.hadamard import halving_sum
-from thinwire.kernels.spec import TOP
+from thinwire.kernels.spec import TILE, TOP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,7 @@ class LowRank(Biased):
     """Rank `rank`, where that makes a matrix smaller by a factor of at least `least`."""
 
     name: ClassVar[str] = "low-rank"
+    decodes_any: ClassVar[bool] = True
     rank: int = 2
     least: float = 2.0
 
@@ -79,15 +80,14 @@ class LowRank(Biased):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write factors or elements, piece after piece."""
-        wide, q0, floats = x.float(), None, body.view(torch.float32)
+        wide, floats = x.float(), body.view(torch.float32)
         for piece, to in self._bodies(floats, layout):
             part = wide[piece.start : piece.stop]
             if not piece.rank:
                 to.copy_(part)
                 continue
-            q0 = draw(key, layout.numel, x.device) if q0 is None else q0
             matrix = part.view(piece.m, piece.k).double()
-            start = first_q(q0, piece).double()
+            start = draw(key, piece, layout.numel, x).double()
             p = orthonormal(torch.stack([_rows_times(matrix, column) for column in start.unbind(1)], 1)).float()
             q = torch.stack([_rows_times(matrix.T, column) for column in p.double().unbind(1)], 1)
             q = torch.where(q.isfinite().all(), q.clamp(-TOP, TOP), torch.nan)
@@ -135,15 +135,17 @@ def pieces(layout: Layout, rank: int, least: float) -> list[Piece]:
     return found
 
 
-def draw(key: Key, n: int, device: torch.device) -> Tensor:
-    """`n` numbers, uniform on [-1, 1), float32, the same on every machine and rank."""
-    u = kernels.get("cpu").noise(key.fold(rank=0), n)
-    return ((u >> 8).float() * 2.0**-23 - 1.0).to(device)
+def draw(key: Key, piece: Piece, n: int, like: Tensor) -> Tensor:
+    """A random Q (k x r), uniform on [-1, 1), float32, the same on every machine and rank.
 
-
-def first_q(drawn: Tensor, piece: Piece) -> Tensor:
-    """A random Q (k x r), taken from the numbers drawn for the whole vector."""
-    return drawn[piece.start : piece.start + piece.k * piece.rank].view(piece.k, piece.rank)
+    They are the noise of a vector of `n` elements where the matrix begins: whole tiles are drawn, and the last one as
+    far as the vector goes.
+    """
+    before = piece.start // TILE * TILE
+    begin, stop = piece.start - before, piece.start - before + piece.k * piece.rank
+    key = key.fold(rank=0, offset=key.offset + before)
+    u = kernels.select(like).noise(key, min(n - before, -(-stop // TILE) * TILE)).to(like.device)
+    return ((u[begin:stop] >> 8).float() * 2.0**-23 - 1.0).view(piece.k, piece.rank)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 The body is the number of elements sent (32 bits), their values (`values`: fp32, bf16 or fp16), and their places, as
 `indices` says: `gaps` are Golomb coded, about log2(n/k) + 1.5 bits each, and their size depends on the data; `packed`
-are fields of ceil(log2 n) bits. A vector that holds NaN or inf decodes to NaN everywhere: an element that was not
-sent cannot be told from one that was lost.
+are fields of ceil(log2 n) bits, which a GPU writes and reads without waiting for the host. A vector that holds NaN or
+inf decodes to NaN everywhere: an element that was not sent cannot be told from one that was lost.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple, final
 
@@ -159,12 +160,25 @@ class SparseCompressor(Compressor):
 
     def _read(self, body: Tensor, n: int) -> tuple[Tensor, Tensor]:
         dtype, _ = VALUES[self.form.values]
-        count = read_count(body, n)
+        sized = self.form.indices == "packed" and not body.is_cpu
+        count = self._count(body.numel(), n) if sized else read_count(body, n)
         stop = 4 + count * dtype.itemsize
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {count} values take {stop} bytes; {body.numel()} arrived")
         indices = PLACES[self.form.indices].unpack(body[stop:], count, n)
-        return indices, body[4:stop].view(dtype).float()
+        values = body[4:stop].view(dtype).float()
+        if sized:
+            return refuse((indices < 0) | (body[:4].view(torch.int32) != count), indices, values, "")
+        return indices, values
+
+    def _count(self, size: int, n: int) -> int:
+        """How many elements a body of `size` bytes holds where places are packed: the host need not look into it."""
+        count = self.most(n)
+        if size != self._bytes(count, n):
+            count = bisect_left(range(n + 1), size, key=lambda c: self._bytes(c, n))
+        if count > n or size != self._bytes(count, n):
+            raise PayloadError(f"{self.id}: a body of up to {n} elements cannot have {size} bytes")
+        return count
 
 
 def most_gaps(k: int, n: int) -> int:
@@ -182,8 +196,13 @@ def index_width(n: int) -> int:
 
 
 def _unpack(data: Tensor, count: int, n: int) -> Tensor:
+    """Places; on a GPU, where to look at them is to wait, -1 for those that cannot be."""
     indices = unpack_wide(data, count, index_width(n))
-    if count and not (bool((indices.diff() > 0).all()) and int(indices[-1]) < n):
+    bad = indices >= n
+    bad[1:] |= indices.diff() <= 0
+    if not bad.is_cpu:
+        return torch.where(bad, -1, indices)
+    if bool(bad.any()):
         raise PayloadError(f"places are not ascending numbers below {n}")
     return indices
 

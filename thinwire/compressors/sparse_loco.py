@@ -49,6 +49,7 @@ class SparseLoco(Biased):
     """The `k` largest of every `block` elements, with values of two bits."""
 
     name: ClassVar[str] = "sparse-loco"
+    decodes_any: ClassVar[bool] = True
     block: int = 4096
     k: int = 64
 

@@ -59,6 +59,8 @@ class TopK(Biased, SparseCompressor):
     def __post_init__(self) -> None:
         check_count("TopK", self.ratio, self.k)
         check_form("TopK", self.form)
+        for fact in ("fixed_size", "decodes_any"):  # elsewhere facts of the class
+            object.__setattr__(self, fact, self.indices == "packed")
 
     @property
     def form(self) -> Form:

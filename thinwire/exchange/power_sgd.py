@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.compressors.low_rank import LowRank, check_rank, draw, first_q, multiply, orthonormal
+from thinwire.compressors.low_rank import LowRank, check_rank, draw, multiply, orthonormal
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
 from thinwire.core.slots import Slot
@@ -137,12 +137,15 @@ async def _mean(ctx: Context, parts: list[Tensor]) -> list[Tensor]:
 
 
 def _start(warm: Tensor, matrices: list[Piece], ctx: Context) -> list[Tensor]:
-    """The last Q of every matrix, with columns of largest magnitude about 1; columns that are 0 are drawn."""
-    qs = _unit_columns([first_q(warm, piece) for piece in matrices])
+    """The last Q of every matrix, with columns of largest magnitude about 1; columns that are 0 are drawn.
+
+    On a GPU they are always drawn, and chosen there: to know whether they are needed is to wait.
+    """
+    last = [warm[piece.start : piece.start + piece.k * piece.rank].view(piece.k, piece.rank) for piece in matrices]
+    qs = _unit_columns(last)
     lost = [(q == 0).all(0) for q in qs]
-    if any(bool(columns.any()) for columns in lost):
-        drawn = draw(ctx.key, ctx.layout.numel, warm.device)
-        fresh = [first_q(drawn, piece) for piece in matrices]
+    if not warm.is_cpu or any(bool(columns.any()) for columns in lost):
+        fresh = [draw(ctx.key, piece, ctx.layout.numel, warm) for piece in matrices]
         qs = [torch.where(columns, new, q) for columns, new, q in zip(lost, fresh, qs, strict=True)]
     return qs
 

@@ -1,4 +1,4 @@
-"""Kernels run on a GPU where there is one, and otherwise in Triton's interpreter on the CPU, several times as fast."""
+"""Kernels run on a GPU where there is one, and otherwise, hurried, in Triton's interpreter on the CPU."""
 
 from __future__ import annotations
 

@@ -54,6 +54,15 @@ def test_transforms(k: int, device: torch.device) -> None:
     assert same(got, x)
 
 
+def test_large_blocks_in_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "PART", 1)
+    x = vector(1 << 15)
+    got = x.to(device, copy=True)
+    gpu.hadamard(got, 1 << 14)
+    definition._hadamard(x, 1 << 14)
+    assert same(got, x)
+
+
 @pytest.mark.parametrize(("cut", "rotations"), list(zip(CUTS, [1, 2, 2, 1, 2, 1], strict=True)))
 def test_rotations_there_and_back(cut: Blocking, rotations: int, device: torch.device) -> None:
     words = definition.streams(KEY, rotations)

@@ -1,6 +1,5 @@
 """Which scale an element has, in Triton: found with its tile, or looked up by block."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -74,8 +73,5 @@ def looked_up(
         b = walk(scales, starts, begin, end, element, 1, TWO) if TWO == 2 else a
         return a, b
     else:
-        if SIZE > 0:
-            block = element // SIZE
-        else:
-            block = element // size
+        block = element // SIZE if SIZE > 0 else element // size
         return at(scales, block, live[:, None], TWO)

@@ -1,6 +1,5 @@
 """Decode in Triton: `out = weight v_1 + weight v_2 + ...` of up to eight payloads in one pass over `out`."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -26,6 +25,18 @@ SMALL = tl.constexpr(2.0**-100)
 
 
 @triton.jit
+def in_place(planes, R: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr):
+    """The fields of row R times a power of two, and its reciprocal: a field need not move to the lowest bits."""
+    if 8 % WIDTH == 0:
+        LOW: tl.constexpr = R * WIDTH % 8
+        HALF: tl.constexpr = (1 << (WIDTH - 1 + LOW)) if SIGN_BIT else 0
+        bits = (planes[R * WIDTH // 8] & (((1 << WIDTH) - 1) << LOW)) ^ (HALF | 0x4B000000)
+        return bits.to(tl.float32, bitcast=True) - (8388608.0 + HALF), 1.0 / (1 << LOW)
+    else:
+        return number(field(planes, R, WIDTH), WIDTH, SIGN_BIT), 1.0
+
+
+@triton.jit
 def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
             WIDTH: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr):  # fmt: skip
     """The values of row R, times the weight, which FOLD multiplies into the scales first."""
@@ -35,10 +46,9 @@ def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl
         bits = field(planes, R, WIDTH)
         _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
         if FOLD:
-            if KIND == SIGNED:
-                return number(bits, WIDTH, True) * (step * weight)
-            else:
-                return lo * weight + number(bits, WIDTH, False) * (step * weight)
+            v, unit = in_place(planes, R, WIDTH, KIND == SIGNED)
+            part = v * ((step * weight) * unit)
+            return part if KIND == SIGNED else lo * weight + part
         elif KIND == SIGNED:
             return (number(bits, WIDTH, True) * step) * weight
         elif (KIND == UNSIGNED) & (WIDTH > 1):

@@ -4,7 +4,6 @@ Every operation is one float32 rounding, in the order of `kernels/reference.py`.
 `kernels/spec.py`. `rows` are the eight rows of some tiles, each (tiles, 64).
 """
 
-# ruff: noqa: N803  (compile-time constants are in capitals, as Triton writes them)
 from __future__ import annotations
 
 import os
@@ -82,6 +81,15 @@ def lift(scale):
 
 
 @triton.jit
+def over(x, LEVELS: tl.constexpr):
+    """x / LEVELS."""
+    if LEVELS & (LEVELS - 1) == 0:
+        return x * (1.0 / LEVELS)  # exact, or rounded once like the division
+    else:
+        return tl.div_rn(x, tl.zeros_like(x) + LEVELS)
+
+
+@triton.jit
 def factors(a, b, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, UNIT_: tl.constexpr, lo_end, hi_end):
     """(k, lo, pre, step) of blocks with the scales `a` and `b` (the same where a block has one)."""
     if (NORM == RANGE) | (NORM == SIDES):
@@ -94,11 +102,10 @@ def factors(a, b, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, 
         lo = -a
         hi = a
     zero = tl.zeros_like(hi)
-    levels = zero + LEVELS
     if KIND == PAIR:
         return zero, lo, zero + 1.0, hi
     elif KIND == UNSIGNED:
-        step = tl.div_rn(hi, levels) - tl.div_rn(lo, levels)
+        step = over(hi, LEVELS) - over(lo, LEVELS)
         pre = lift(step)
         return tl.where(step == 0, 0.0, tl.div_rn(zero + UNIT_, step * pre)), lo, pre, step
     elif KIND == DITHER:
@@ -106,7 +113,7 @@ def factors(a, b, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, 
         return tl.where(hi == 0, 0.0, tl.div_rn(zero + 2.0 ** (LEVELS - 1), hi * pre)), zero, pre, hi
     elif KIND == SIGNED:
         pre = lift(hi)
-        return tl.where(hi == 0, 0.0, tl.div_rn(zero + LEVELS * UNIT_, hi * pre)), zero, pre, tl.div_rn(hi, levels)
+        return tl.where(hi == 0, 0.0, tl.div_rn(zero + LEVELS * UNIT_, hi * pre)), zero, pre, over(hi, LEVELS)
     else:
         return zero, lo, zero + 1.0, hi
 
@@ -130,9 +137,10 @@ def fixed(t, u, FRACTION: tl.constexpr):
 
 @triton.jit
 def quantise(
-    p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr, STOCHASTIC: tl.constexpr
-):
-    """The code of each element, int32."""
+    p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr, STOCHASTIC: tl.constexpr,
+    LIFT: tl.constexpr,
+):  # fmt: skip
+    """The code of each element, int32; without LIFT `pre` is 1."""
     if (KIND == SIGN) | (KIND == PAIR):
         return (p >= 0).to(tl.int32)
     elif KIND == NATURAL:
@@ -141,24 +149,24 @@ def quantise(
         return tl.where(bits >= 0x7F800000, 255, tl.minimum(exponent, 254))
     elif KIND == DITHER:
         high_end = 2.0 ** (LEVELS - 1)
-        t = (tl.abs(p) * pre) * k
-        t = tl.where(t < high_end, t, high_end)
-        low = fixed(tl.where(t < 1.0, t, 1.0) * ONE_STEP, u, 30)
+        t = (tl.abs(p) * pre) * k if LIFT else tl.abs(p) * k
+        t = tl.minimum(t, high_end)  # NaN becomes high_end
+        low = fixed(tl.minimum(t, 1.0) * ONE_STEP, u, 30)
         high = ((t.to(tl.int32, bitcast=True).to(tl.uint32) + (u >> 9)) >> 23).to(tl.int32) - 126
         q = tl.where(t < 1, low, high)
         return tl.where(p < 0, -q, q)
     else:
         top = LEVELS * (2.0**FRACTION if STOCHASTIC else 1.0)
         if KIND == UNSIGNED:
-            t = ((p - lo) * pre) * k
-            t = tl.where(t < top, t, top)
-            t = tl.where(t > 0, t, 0.0)
+            t = ((p - lo) * pre) * k if LIFT else (p - lo) * k
+            t = tl.maximum(tl.minimum(t, top), 0.0)  # NaN becomes top
             if STOCHASTIC:
                 return fixed(t, u, FRACTION)
             else:
                 return (t + 0.5).to(tl.int32)
         else:
-            t = tl.minimum(tl.maximum((p * pre) * k, -top), top)  # NaN becomes -top
+            t = (p * pre) * k if LIFT else p * k
+            t = tl.minimum(tl.maximum(t, -top), top)  # NaN becomes -top
             if STOCHASTIC:
                 return fixed(t, u, FRACTION)
             else:

@@ -4,17 +4,17 @@ Blocks of 1 to 512 elements find their scales in the same pass; other blocks are
 looked up here (`gpu/blocks.py`).
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.blocks import EQUAL, FUSED, RAGGED, TILE, eight, inside, looked_up, of_tiles, reached
+from thinwire.kernels.gpu.blocks import FUSED, RAGGED, TILE, eight, inside, looked_up, of_tiles, reached
 from thinwire.kernels.gpu.elements import (
     CLIPPED,
     DITHER,
     L2,
+    MAX,
     MEAN,
     NATURAL,
     NONE,
@@ -30,13 +30,16 @@ from thinwire.kernels.gpu.elements import (
 from thinwire.kernels.gpu.scales import fused_scales
 from thinwire.kernels.gpu.tiles import ROW, as_words, four, keyed, keys, origin, plane, store, times
 
+TINY = tl.constexpr(2.0**-80)  # well above the scales that `lift` lifts; a step is up to 255 times smaller
+
 
 @triton.jit
-def natural(code, p, codes, first, tile, lane, lanes, live, here, n, base, NB: tl.constexpr, FULL: tl.constexpr):
+def natural(code, p, raw, codes, first, tile, lane, lanes, live, here, n, base, NB: tl.constexpr, FULL: tl.constexpr):
     """Tiles of eight exponent rows and one row of packed signs, 576 bytes; returns the sum."""
     signs = ()
     for r in tl.static_range(8):
-        s = (p[r].to(tl.int32, bitcast=True) >> 31) & 1
+        held = tl.where(p[r] == p[r], p[r], raw[r])  # a GPU's own NaN has no sign
+        s = (held.to(tl.int32, bitcast=True) >> 31) & 1
         signs = signs + (s if FULL else tl.where(here & (base + r * lanes < n), s, 0),)
     packed = plane(signs, 0, 1)
     bytes_ = codes.to(tl.pointer_type(tl.uint8))
@@ -68,7 +71,7 @@ def rounded(
     key, beta, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, FRACTION: tl.constexpr,
     STOCHASTIC: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, FEEDBACK: tl.constexpr, FULL: tl.constexpr,
-    NB: tl.constexpr,
+    NB: tl.constexpr, LIFT: tl.constexpr,
 ):  # fmt: skip
     """Round, keep the error and pack; a[r] and b[r] are the scales of row r, unless MODE says to look them up."""
     UNIT_: tl.constexpr = 2.0**FRACTION if STOCHASTIC else 1.0
@@ -81,7 +84,7 @@ def rounded(
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
         k, lo, pre, step = factors(sa, sb, KIND, NORM, LEVELS, UNIT_, lo_end, hi_end)
-        q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC)
+        q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC, LIFT)
         there = here if FULL else here & (base + r * width < n)
         if not FULL:
             q = tl.where(there, q, 0)
@@ -91,7 +94,7 @@ def rounded(
             now = e[r] * beta + (raw[r] - value(q, sign, lo, step, KIND, LEVELS))
             tl.store(residual + base + r * width, tl.where(now == now, now, e[r]), mask=there)
     if KIND == NATURAL:
-        return natural(code, p, codes, first, tile, lane, width, live, here, n, base, NB, FULL)
+        return natural(code, p, raw, codes, first, tile, lane, width, live, here, n, base, NB, FULL)
     else:
         SIGN_BIT: tl.constexpr = (KIND == SIGNED) | (KIND == DITHER)
         return store(code, codes, first, tile, lane, width, live, here, NB, WIDTH, SIGN_BIT, FULL)
@@ -135,13 +138,13 @@ def encode(
             total = rounded(
                 raw, e, p, eight(a), eight(b), residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
                 here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
-                TILE, SIZE, FEEDBACK, FULL, NB,
+                TILE, SIZE, FEEDBACK, FULL, NB, True,
             )  # fmt: skip
         else:
             total = rounded(
                 raw, e, p, p, p, residual, scales, codes, starts, begin, end, n, tile, lane, width, live, here, base,
                 size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC, RAGGED, SIZE,
-                FEEDBACK, FULL, NB,
+                FEEDBACK, FULL, NB, True,
             )  # fmt: skip
     else:
         rows_a, rows_b = p, p
@@ -159,10 +162,27 @@ def encode(
             elif MODE == TILE:
                 a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
                 rows_a, rows_b = eight(a), eight(b)
-        total = rounded(
-            raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live, here,
-            base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
-            MODE if NORM != NONE else FUSED, SIZE, FEEDBACK, FULL, NB,
-        )  # fmt: skip
+        HOW: tl.constexpr = MODE if NORM != NONE else FUSED
+        small = False  # whether some scale's reciprocal would overflow; most passes need not multiply by `pre`
+        if FULL and (NORM == MAX or NORM == L2) and (HOW == TILE or (HOW == FUSED and SIZE == 512)):
+            small = tl.max((rows_a[0] < TINY).to(tl.int32)) > 0
+            if small:
+                total = rounded(
+                    raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
+                    here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION,
+                    STOCHASTIC, HOW, SIZE, FEEDBACK, FULL, NB, True,
+                )  # fmt: skip
+            else:
+                total = rounded(
+                    raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
+                    here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION,
+                    STOCHASTIC, HOW, SIZE, FEEDBACK, FULL, NB, False,
+                )  # fmt: skip
+        else:
+            total = rounded(
+                raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
+                here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
+                HOW, SIZE, FEEDBACK, FULL, NB, True,
+            )  # fmt: skip
     if SUM:
         tl.store(partial + tl.program_id(0), total)

@@ -2,7 +2,8 @@
 
 A program holds a tile of 4096 elements, one block or several, and runs its butterflies in registers. Blocks of more
 than 8192 take two passes: distances below 4096 in the first, and in the second tiles of a few runs that lie 4096
-apart. Bits equal those of `kernels.hadamard`, since every butterfly is one addition and one subtraction.
+apart, which they find in the cache. Bits equal those of `kernels.hadamard`, since every butterfly is one addition and
+one subtraction.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TILE = 12  # log2 of the elements of a program
 ALONE = 13  # log2 of the largest block that one program holds
+PART = 1 << 23  # elements that go through both passes of larger blocks before others do, so that the cache keeps them
 WORDS = ("k0", "k1", "first", "c1", "c2", "c3")
 LIMIT = tl.constexpr(TOP)
 
@@ -157,7 +159,9 @@ def _regions(full: int, block: int, last: int) -> list[Region]:
     """(begin, end, size of a block, whether all tiles are whole): the full blocks, then the last."""
     tile = max(1 << TILE, block)
     whole = full // tile * tile
-    regions = [(0, whole, block, True), (whole, full, block, False), (full, full + last, last, False)]
+    part = max(block, PART) if block > 1 << ALONE else max(1, whole)
+    regions = [(begin, min(whole, begin + part), block, True) for begin in range(0, whole, part)]
+    regions += [(whole, full, block, False), (full, full + last, last, False)]
     return [region for region in regions if region[0] < region[1]]
 
 

@@ -1,6 +1,5 @@
 """The small passes in Triton: packing, folding, noise, and a copy that finds out whether all is finite."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton

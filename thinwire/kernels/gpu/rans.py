@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 ONE_WARP = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
 WARPS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 MORE_WARPS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": False}
-COUNTED = 2048  # symbols that a program counts at a time
+COUNTED = 8192  # symbols that a program counts at a time
 COUNTERS = 1056  # programs: eight for each multiprocessor of an H200
+CHUNKS = 16 * 132  # coded at a time: as many programs as there could be chunks would keep those with one waiting
 PLAIN_PROGRAMS = 32 * 132  # of one warp; more would take time to find that there is nothing to do
 SUMMED = 1024  # chunks that are summed at a time
 SLOTS = (
@@ -42,6 +43,9 @@ class Tuning:
     push_ahead: int = 1024  # bytes of symbols asked for before they are needed
     pop_ahead: int = 256  # bytes of words, likewise
     window: bool = True  # whether the next 32 words are held in the threads
+    near: bool = (
+        True  # whether tables and counts that threads look up lie in shared memory, which the interpreter lacks
+    )
 
 
 TUNING = Tuning()
@@ -123,22 +127,28 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
         rans_model.count_few[(programs,)](symbols, n, room.zeroed, 1 << width, **WARPS)
     else:
         programs = min(triton.cdiv(n, COUNTED), COUNTERS)
-        rans_model.count_symbols[(programs,)](symbols, n, room.zeroed, 1 << width, bins, COUNTED, **WARPS)
-    rans_model.model[(2,)](room.zeroed, n, chunk, plans, room.tables, bits, bins, **ONE_WARP)
+        rans_model.count_symbols[(programs,)](
+            symbols, n, room.zeroed, 1 << width, bins, COUNTED, VOTES and tuning.near, **WARPS
+        )
+    rans_model.model[(2,)](
+        room.zeroed, n, chunk, plans, room.tables, bits, bins, **(ONE_WARP if width <= 4 else WARPS)
+    )
     first = (plans, room.tables, words, room.sizes, room.rare_counts)
-    rans_push.push_chunks[(most,)](symbols, *first, VOTES, tuning.push_ahead, **ONE_WARP)
+    rans_push.push_chunks[(min(most, CHUNKS),)](symbols, *first, VOTES, tuning.push_ahead, **ONE_WARP)
     behind = words[aligned(n, 8) + 2 * STATES.value * most :]
     if width > 1:  # of two symbols, at most one is rare
         picked = (room.rare_counts, room.starts)
         rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
-        rans_lay.pick_rares[(most,)](symbols, plans, room.tables, *picked, room.rares, PICKED, **MORE_WARPS)
+        rans_lay.pick_rares[(min(most, COUNTERS),)](
+            symbols, plans, room.tables, *picked, room.rares, PICKED, **MORE_WARPS
+        )
         second = (plans[PLAN.value :], room.tables[256:], behind, room.sizes[most:], room.rare_counts[most:])
-        rans_push.push_chunks[(few,)](room.rares, *second, VOTES, tuning.push_ahead, **ONE_WARP)
+        rans_push.push_chunks[(min(few, CHUNKS),)](room.rares, *second, VOTES, tuning.push_ahead, **ONE_WARP)
     rans_lay.lay[(1,)](plans, room.sizes, room.starts, most, packed_bytes(n, width), out, result, SUMMED, **WARPS)
-    rans_lay.place[(most,)](words, plans, room.sizes, room.starts, bits, out, COPIED, **WARPS)
+    rans_lay.place[(min(most, CHUNKS),)](words, plans, room.sizes, room.starts, bits, out, COPIED, **WARPS)
     if width > 1:
         tail = (plans[PLAN.value :], room.sizes[most:], room.starts[most:], bits[rans_model.WORDS.value :])
-        rans_lay.place[(few,)](behind, *tail, out, COPIED, **WARPS)
+        rans_lay.place[(min(few, CHUNKS),)](behind, *tail, out, COPIED, **WARPS)
     rans_lay.pack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](symbols, n, plans, out, width, **ONE_WARP)
     return result
 
@@ -167,13 +177,15 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_read.read[(1,)](data, size, plain, n, 1 << width, plans, freq, starts, sizes, faults, SUMMED, **WARPS)
     bins = max(32, 1 << width)
     rans_read.fill_slots[(TOTAL.value // SLOTS, 2)](plans, freq, slots, SLOTS, bins, **WARPS)
-    how = (VOTES, tuning.window, tuning.pop_ahead)
-    rans_pop.pop_chunks[(most,)](data, plans, starts, sizes, slots, out, counts, faults, *how, **ONE_WARP)
+    how = (VOTES, VOTES and tuning.near, tuning.window, tuning.pop_ahead)
+    rans_pop.pop_chunks[(min(most, CHUNKS) // 4,)](
+        data, plans, starts, sizes, slots, out, counts, faults, *how, **WARPS
+    )
     second = (plans[PLAN.value :], starts[most:], sizes[most:])
     rans_pop.find_rares[(1,)](data, plans, counts, places, *second[1:], faults, SUMMED, **WARPS)
     behind = (slots[TOTAL.value :], rares, counts[most:], faults)
-    rans_pop.pop_chunks[(fewer,)](data, *second, *behind, *how, **ONE_WARP)
-    rans_pop.put_rares[(most,)](plans, counts, places, rares, out, PICKED, **MORE_WARPS)
+    rans_pop.pop_chunks[(min(fewer, CHUNKS) // 4,)](data, *second, *behind, *how, **WARPS)
+    rans_pop.put_rares[(min(most, COUNTERS),)](plans, counts, places, rares, out, PICKED, **MORE_WARPS)
     rans_pop.unpack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](data, n, plans, out, width, **ONE_WARP)
     return faults
 

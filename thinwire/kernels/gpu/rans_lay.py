@@ -56,25 +56,24 @@ def start_rares(plans, counts, starts, BLOCK: tl.constexpr):
 
 @triton.jit
 def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):
-    """The rare symbols of chunk `program_id`, in order."""
+    """The rare symbols of every chunk, in order."""
     c = tl.program_id(0).to(tl.int64)
-    if (tl.load(plans + ESCAPED) < 0) | (c >= tl.load(plans + COUNT)):
-        return
-    if tl.load(counts + c) == 0:
-        return
+    count = tl.where(tl.load(plans + ESCAPED) < 0, 0, tl.load(plans + COUNT))
     n, log = tl.load(plans + N), tl.load(plans + LOG)
-    at, stop = tl.load(starts + c), tl.minimum(n, (c + 1) << log)
-    first = c << log
-    while first < stop:
-        i = first + tl.arange(0, BLOCK)
-        s = tl.load(symbols + i, mask=i < stop, other=0)
-        entry = tl.load(table + s.to(tl.int32), mask=i < stop, other=0)
-        rare = ((entry >> 61) & 1).to(tl.int32)
-        found = tl.sum(rare, 0)
-        if found > 0:
-            tl.store(rares + at + tl.cumsum(rare, 0) - rare, s, mask=rare > 0)
-        at += found
-        first += BLOCK
+    while c < count:
+        at, first = tl.load(starts + c), c << log
+        stop = tl.where(tl.load(counts + c) > 0, tl.minimum(n, (c + 1) << log), 0)
+        while first < stop:
+            i = first + tl.arange(0, BLOCK)
+            s = tl.load(symbols + i, mask=i < stop, other=0)
+            entry = tl.load(table + s.to(tl.int32), mask=i < stop, other=0)
+            rare = ((entry >> 61) & 1).to(tl.int32)
+            found = tl.sum(rare, 0)
+            if found > 0:
+                tl.store(rares + at + tl.cumsum(rare, 0) - rare, s, mask=rare > 0)
+            at += found
+            first += BLOCK
+        c += tl.num_programs(0)
 
 
 @triton.jit
@@ -138,28 +137,31 @@ def put32(out, value):
 
 @triton.jit
 def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
-    """Chunk `program_id` of a level, its size, and with the first chunk the head, to their places in the message."""
+    """The chunks of a level, their sizes, and with the first the head, to their places in the message."""
     c = tl.program_id(0).to(tl.int64)
     if tl.load(plan + FORM) != CODED:
         return
     out += tl.load(plan + AT)
     if c == 0:
         put_head(out, plan, words)
-    count = tl.load(plan + COUNT)
-    if c >= count:
-        return
-    n, log = tl.load(plan + N), tl.load(plan + LOG)
-    size, sizes_at = tl.load(sizes + c), tl.load(plan + SIZES)
-    if c + 1 < count:
-        put32(out + sizes_at + 4 * c, size)
-    m = tl.minimum(n - (c << log), tl.full([], 1, tl.int64) << log)
-    end = (room + (c << log) + c * (2 * STATES) + m + 2 * STATES).to(tl.pointer_type(tl.uint8))
-    to = out + sizes_at + 4 * (count - 1) + tl.load(starts + c)
-    first = tl.zeros([], tl.int32)
-    while first < size:
-        i = first + tl.arange(0, BLOCK)
-        tl.store(to + i, tl.load(end - size + i, mask=i < size, other=0), mask=i < size)
-        first += BLOCK
+    count, n, log, sizes_at = tl.load(plan + COUNT), tl.load(plan + N), tl.load(plan + LOG), tl.load(plan + SIZES)
+    # In parts of a chunk, so that few chunks keep all programs busy.
+    split = tl.minimum(tl.maximum(tl.num_programs(0) // tl.maximum(count, 1), 1), 8)
+    part, groups = c % split, tl.num_programs(0) // split
+    c = tl.where(c // split < groups, c // split, count)
+    while c < count:
+        size = tl.load(sizes + c)
+        if (part == 0) & (c + 1 < count):
+            put32(out + sizes_at + 4 * c, size)
+        m = tl.minimum(n - (c << log), tl.full([], 1, tl.int64) << log)
+        end = (room + (c << log) + c * (2 * STATES) + m + 2 * STATES).to(tl.pointer_type(tl.uint8))
+        to = out + sizes_at + 4 * (count - 1) + tl.load(starts + c)
+        first = (part * BLOCK).to(tl.int32)
+        while first < size:
+            i = first + tl.arange(0, BLOCK)
+            tl.store(to + i, tl.load(end - size + i, mask=i < size, other=0), mask=i < size)
+            first += (split * BLOCK).to(tl.int32)
+        c += groups
 
 
 @triton.jit(do_not_specialize=["n"])

@@ -31,22 +31,96 @@ from thinwire.kernels.gpu.rans_plan import (
 )
 
 WORDS = tl.constexpr(256)  # of 32 bits: at most 25 bits for each symbol
+BEYOND = tl.constexpr(256)  # counted where there is no symbol
 ROUND = tl.constexpr(1024)  # symbols that a program of `count_few` reads at a time, eight in a row per thread
-FLUSHED = tl.constexpr(31 * 1024)  # symbols until a count of 8 bits could be full
+FLUSHED = tl.constexpr(28 * 1024)  # symbols of a program: a count of 8 bits holds 31 * 8
+
+
+@triton.jit
+def zeroed_near():
+    """Counts in shared memory, 272 for each of four warps, which then wait less; returns where."""
+    near = tl.inline_asm_elementwise(
+        "{ .shared .align 16 .b8 thinwire_counts[4608]; mov.u32 $0, thinwire_counts; }",
+        "=r,r",
+        [tl.program_id(0)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    for i in tl.static_range(9):
+        tl.inline_asm_elementwise(
+            "st.shared.b32 [$1], 0; mov.b32 $0, 0;",
+            "=r,r",
+            [near + 4 * (128 * i + tl.arange(0, 128))],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    tl.debug_barrier()
+    return near
+
+
+@triton.jit
+def count_near(near, symbols):
+    """Count numbers up to 271. Threads must not hold copies of each other's, or these would count again."""
+    tl.inline_asm_elementwise(
+        """{
+            .reg .b32 warp, at;
+            mov.u32 warp, %tid.x;
+            shr.u32 warp, warp, 5;
+            mad.lo.u32 at, warp, 1088, $1;
+            mad.lo.u32 at, $2, 4, at;
+            red.shared.add.u32 [at], 1;
+            mov.b32 $0, 0;
+        }""",
+        "=r,r,r",
+        [near, symbols],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def counts_near(near, symbol):
+    """The sums of the four warps' counts."""
+    tl.debug_barrier()
+    total = tl.zeros_like(symbol)
+    for warp in tl.static_range(4):
+        total += tl.inline_asm_elementwise(
+            "ld.shared.b32 $0, [$1];",
+            "=r,r",
+            [near + 1088 * warp + 4 * symbol],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    return total
 
 
 @triton.jit(do_not_specialize=["n", "limit"])
-def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr):
+def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
     """Add the histogram of the symbols below `limit` to `counts`."""
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     at = tl.arange(0, BLOCK)
-    total = tl.zeros([BINS], tl.int32)
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    while start < n:  # the interpreter's `range` takes no tensors with numpy 2.4
-        s = tl.load(symbols + start + at, mask=start + at < n, other=255).to(tl.int32)
-        total += tl.histogram(s, BINS, mask=(start + at < n) & (s < limit))
-        start += step
-    tl.atomic_add(counts + tl.arange(0, BINS), total.to(tl.int64), mask=total > 0)
+    if NEAR:
+        near = zeroed_near()
+        while start + BLOCK <= n:  # without a mask, sixteen bytes are one load
+            count_near(near, tl.load(symbols + start + at).to(tl.int32))
+            start += step
+        if start < n:  # what is past the end counts as what is past the limit
+            s = tl.load(symbols + start + at, mask=start + at < n, other=0).to(tl.int32)
+            count_near(near, tl.where(start + at < n, s, BEYOND))
+        total = counts_near(near, tl.arange(0, BINS))
+    else:
+        total = tl.zeros([BINS], tl.int32)
+        while start < n:  # the interpreter's `range` takes no tensors with numpy 2.4
+            s = tl.load(symbols + start + at, mask=start + at < n, other=255).to(tl.int32)
+            total += tl.histogram(s, BINS, mask=(start + at < n) & (s < limit))
+            start += step
+    symbol = tl.arange(0, BINS)
+    tl.atomic_add(counts + symbol, total.to(tl.int64), mask=(total > 0) & (symbol < limit))
 
 
 @triton.jit
@@ -57,6 +131,13 @@ def eights(symbols, limit):
     return tl.sum(tl.reshape(ones, [ROUND // 8, 8]), 1)
 
 
+@triton.jit
+def add_eights(even, odd, symbols, limit):
+    """The counts of eight neighbours to those in fields of 8 bits."""
+    eight = eights(symbols, limit)
+    return even + (eight & 0x0F0F0F0F0F0F0F0F), odd + ((eight >> 4) & 0x0F0F0F0F0F0F0F0F)
+
+
 @triton.jit(do_not_specialize=["n", "limit"])
 def count_few(symbols, n, counts, limit):
     """The same for symbols 0 to 15, of which a thread counts eight in the 4-bit fields of one number."""
@@ -65,16 +146,18 @@ def count_few(symbols, n, counts, limit):
     odd = tl.zeros([ROUND // 8], tl.int64)
     stop = tl.minimum(first + FLUSHED, n)
     i = tl.arange(0, ROUND)
-    while first + ROUND <= stop:  # without a mask, eight bytes are one load
-        eight = eights(tl.load(symbols + first + i), limit)
-        even += eight & 0x0F0F0F0F0F0F0F0F
-        odd += (eight >> 4) & 0x0F0F0F0F0F0F0F0F
+    while first + 4 * ROUND <= stop:  # without a mask, eight bytes are one load; four are under way at a time
+        a, b = tl.load(symbols + first + i), tl.load(symbols + first + ROUND + i)
+        c, d = tl.load(symbols + first + 2 * ROUND + i), tl.load(symbols + first + 3 * ROUND + i)
+        even, odd = add_eights(even, odd, a, limit)
+        even, odd = add_eights(even, odd, b, limit)
+        even, odd = add_eights(even, odd, c, limit)
+        even, odd = add_eights(even, odd, d, limit)
+        first += 4 * ROUND
+    while first < stop:
+        even, odd = add_eights(even, odd, tl.load(symbols + first + i, mask=first + i < stop, other=255), limit)
         first += ROUND
-    if first < stop:
-        eight = eights(tl.load(symbols + first + i, mask=first + i < stop, other=255), limit)
-        even += eight & 0x0F0F0F0F0F0F0F0F
-        odd += (eight >> 4) & 0x0F0F0F0F0F0F0F0F
-    # Fields of 16 bits hold the sum of 128 threads: at most 31 * 1024.
+    # Fields of 16 bits hold the sum of 128 threads: at most 28 * 1024.
     field = tl.arange(0, 4)
     for k in tl.static_range(4):
         half = even if k % 2 == 0 else odd
@@ -119,6 +202,7 @@ def share(part, n, total):
 
 @triton.jit
 def is_rare(count, n):
+    """Whether a share is above 0 and below 2^-13."""
     return (count > 0) & (count * (2 * TOTAL) < n)
 
 

@@ -48,7 +48,7 @@ VOTES = os.environ.get("TRITON_INTERPRET", "0") != "1"
 
 @triton.jit
 def ranks(chosen, VOTES: tl.constexpr):
-    """For each of the 32 threads, how many before it are chosen, and how many are in all."""
+    """For each of a warp's 32 threads, how many before it are chosen, and how many are in all."""
     if VOTES:  # one vote instead of five rounds of shuffles
         rank, total = tl.inline_asm_elementwise(
             """{
@@ -68,15 +68,15 @@ def ranks(chosen, VOTES: tl.constexpr):
             pack=1,
         )
     else:
-        ones = chosen.to(tl.int32)
-        rank = tl.cumsum(ones, 0) - ones
-        total = tl.sum(ones, 0) + tl.zeros_like(ones)
+        ones = tl.reshape(chosen.to(tl.int32), [chosen.shape[0] // 32, 32])
+        rank = tl.reshape(tl.cumsum(ones, 1) - ones, chosen.shape)
+        total = tl.reshape(tl.sum(ones, 1)[:, None] + tl.zeros_like(ones), chosen.shape)
     return rank, total
 
 
 @triton.jit
 def pick(values, place, VOTES: tl.constexpr):
-    """values[place] for each of the 32 threads."""
+    """values[place] for each of a warp's 32 threads."""
     if VOTES:
         picked = tl.inline_asm_elementwise(
             "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;",
@@ -87,7 +87,8 @@ def pick(values, place, VOTES: tl.constexpr):
             pack=1,
         )
     else:
-        picked = tl.gather(values, place & 31, 0)
+        first = tl.arange(0, values.shape[0]) // 32 * 32
+        picked = tl.gather(values, first + (place & 31), 0)
     return picked
 
 
@@ -103,3 +104,51 @@ def ask_for(pointers, VOTES: tl.constexpr):
             is_pure=False,
             pack=1,
         )
+
+
+@triton.jit
+def keep_near(table, SIZE: tl.constexpr, lane, NEAR: tl.constexpr):
+    """Copy SIZE numbers of 32 bits to shared memory, where threads that read different lines wait less.
+
+    Returns where they are, for `look_up`. Triton itself keeps nothing there from one operation to the next.
+    """
+    if NEAR:
+        near = tl.inline_asm_elementwise(
+            "{ .shared .align 16 .b8 thinwire_near[16384]; mov.u32 $0, thinwire_near; }",
+            "=r,r",
+            [lane],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+        tl.static_assert(SIZE <= 4096)
+        for i in tl.static_range(0, SIZE, lane.shape[0]):
+            tl.inline_asm_elementwise(
+                "st.shared.b32 [$1], $2; mov.b32 $0, 0;",
+                "=r,r,r",
+                [near + 4 * (i + lane), tl.load(table + i + lane)],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+        tl.debug_barrier()
+    else:
+        near = tl.zeros_like(lane)
+    return near
+
+
+@triton.jit
+def look_up(table, near, i, NEAR: tl.constexpr):
+    """table[i], of a table that `keep_near` copied."""
+    if NEAR:
+        value = tl.inline_asm_elementwise(
+            "ld.shared.b32 $0, [$1];",
+            "=r,r",
+            [near + 4 * i],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        value = tl.load(table + i)
+    return value

@@ -1,4 +1,4 @@
-"""Chunks of words back to symbols: one warp per chunk, a state in each of its threads.
+"""Chunks of words back to symbols: one warp per chunk, a state in each of its threads, four warps to a program.
 
 In a step every thread gives one symbol; those whose states ran low take a word each, in the order of the threads. A
 chunk is whole when its words are used up and every state is where an encoder starts.
@@ -29,10 +29,14 @@ from thinwire.kernels.gpu.rans_plan import (
     TOTAL,
     N,
     ask_for,
+    keep_near,
+    look_up,
     pick,
     ranks,
 )
 from thinwire.kernels.gpu.rans_read import BAD_CODE, BAD_COUNT, LEFT_OVER, TRUNCATED, find_chunks
+
+TOGETHER = tl.constexpr(4 * 32)  # threads of four chunks, which share a table
 
 
 @triton.jit
@@ -44,13 +48,26 @@ def words_at(data, at, size, mask):
 
 
 @triton.jit
-def pop(x, at, words, data, size, slots, mask, VOTES: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr):
+def pop(
+    x,
+    at,
+    words,
+    data,
+    size,
+    slots,
+    near,
+    mask,
+    VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
+    MASKED: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
     """One symbol from each state; the words read so far end at byte `at`.
 
-    With WINDOW, `words` are the next 32, one in each thread, asked for before it is known who needs which: a shuffle
-    then takes less time than a load.
+    With WINDOW, `words` are the next 32, one in each thread, whose own is at `at`. They are asked for before it is
+    known who needs which: a shuffle then takes less time than a load.
     """
-    entry = tl.load(slots + (x & (TOTAL - 1)).to(tl.int32)).to(tl.uint32, bitcast=True)
+    entry = look_up(slots, near, (x & (TOTAL - 1)).to(tl.int32), NEAR).to(tl.uint32, bitcast=True)
     y = ((entry >> 8) & 0xFFF) * (x >> BITS) + (entry >> 20)
     low = y < LOW
     if MASKED:
@@ -59,8 +76,7 @@ def pop(x, at, words, data, size, slots, mask, VOTES: tl.constexpr, MASKED: tl.c
     if WINDOW:
         taken = pick(words, rank, VOTES)
         at += 2 * total
-        lane = tl.arange(0, STATES)
-        words = words_at(data, at + 2 * lane, size, lane < STATES)
+        words = words_at(data, at, size, tl.arange(0, TOGETHER) >= 0)
     else:
         taken = words_at(data, at + 2 * rank, size, low)
         at += 2 * total
@@ -75,44 +91,63 @@ def pop_all(
     data,
     size,
     slots,
+    near,
     out,
     m,
     escape,
     WIDTH: tl.constexpr,
     VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """`m` symbols; returns a fault and how many of them are `escape`."""
-    lane = tl.arange(0, STATES)
+    """`m` symbols in each warp, none where it has no chunk; returns faults and how often a thread gave `escape`."""
+    lane = tl.arange(0, TOGETHER) % 32
     mask = lane < WIDTH
-    x = tl.zeros([STATES], tl.uint32)
+    live = mask & (m > 0)
+    x = tl.zeros([TOGETHER], tl.uint32)
     for k in tl.static_range(4):
         x |= tl.load(data + 4 * lane + k, mask=mask & (4 * lane + k < size), other=0).to(tl.uint32) << (8 * k)
     begun = (x >= LOW) & (x < (LOW << 16))
-    at = tl.full([STATES], 4 * WIDTH, tl.int32)
-    escapes = tl.zeros([STATES], tl.int32)
+    own = 2 * lane if WINDOW else 0 * lane
+    at = 4 * WIDTH + own
+    escapes = tl.zeros([TOGETHER], tl.int32)
     MASKED: tl.constexpr = WIDTH < STATES
-    words = words_at(data, at + 2 * lane, size, lane < STATES)
+    words = words_at(data, at, size, lane >= 0)
     done = tl.zeros([], tl.int32)
-    while done + 4 * WIDTH <= m:
+    most = tl.max(m, 0)
+    least = tl.min(tl.where(m > 0, m, most), 0)
+    while done + 4 * WIDTH <= least:
         if AHEAD > 0:  # four steps read at most 256 bytes
-            ask_for(data + tl.maximum(tl.minimum(at + AHEAD + 8 * lane, size - 1), 0), VOTES)
+            ask_for(data + tl.maximum(tl.minimum(at + AHEAD + 6 * lane, size - 1), 0), VOTES)
         for _ in tl.static_range(4):
-            x, at, words, s = pop(x, at, words, data, size, slots, mask, VOTES, MASKED, WINDOW)
-            tl.store(out + done + lane, s, mask=mask)
+            x, at, words, s = pop(x, at, words, data, size, slots, near, mask, VOTES, NEAR, MASKED, WINDOW)
+            tl.store(out + done + lane, s, mask=live)
             escapes += (s.to(tl.int32) == escape).to(tl.int32)
             done += WIDTH
-    while done < m:
+    while done < most:
         some = mask & (done + lane < m)
-        x, at, words, s = pop(x, at, words, data, size, slots, some, VOTES, True, WINDOW)
+        x, at, words, s = pop(x, at, words, data, size, slots, near, some, VOTES, NEAR, True, WINDOW)
         tl.store(out + done + lane, s, mask=some)
         escapes += (some & (s.to(tl.int32) == escape)).to(tl.int32)
         done += WIDTH
-    read = tl.max(at, 0)
-    wrong = tl.sum((mask & ((x != LOW) | (begun == 0))).to(tl.int32), 0) > 0
-    fault = tl.where(read > size, TRUNCATED, tl.where(wrong, BAD_CODE, tl.where(read < size, LEFT_OVER, 0)))
-    return fault, tl.sum(tl.where(mask, escapes, 0), 0)
+    at -= own
+    wrong = (x != LOW) | (begun == 0)
+    # The order in which they matter: what is cut short is rarely right otherwise.
+    fault = tl.where(at > size, TRUNCATED, tl.where(wrong, BAD_CODE, tl.where(at < size, LEFT_OVER, 0)))
+    return tl.where(live, fault, 0), tl.where(live, escapes, 0)
+
+
+@triton.jit
+def fill(plan, out):
+    """A level of one symbol."""
+    symbol = tl.load(plan + SYMBOL).to(tl.uint8)
+    n = tl.load(plan + N)
+    first = tl.program_id(0).to(tl.int64) * 2048
+    while first < n:
+        i = first + tl.arange(0, 2048)
+        tl.store(out + i, tl.zeros([2048], tl.uint8) + symbol, mask=i < n)
+        first += tl.num_programs(0).to(tl.int64) * 2048
 
 
 @triton.jit
@@ -126,34 +161,38 @@ def pop_chunks(
     counts,
     faults,
     VOTES: tl.constexpr,
+    NEAR: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Chunk `program_id` of a level; its escapes are counted."""
-    c = tl.program_id(0).to(tl.int64)
-    if c >= tl.load(plan + COUNT):
+    """The chunks of a level, four at a time; their escapes are counted. A program has four warps."""
+    group = tl.program_id(0).to(tl.int64)
+    count = tl.load(plan + COUNT)
+    if (tl.load(plan + KIND) == ONE) & (count > 0):
+        fill(plan, out)
+        return
+    if 4 * group >= count:
         return
     n, log, lanes = tl.load(plan + N), tl.load(plan + LOG), tl.load(plan + LANES)
-    first = c << log
-    m = tl.minimum(n - first, tl.full([], 1, tl.int64) << log).to(tl.int32)
-    out += first
-    if tl.load(plan + KIND) == ONE:
-        symbol = tl.load(plan + SYMBOL).to(tl.uint8)
-        done = tl.zeros([], tl.int32)
-        while done < m:
-            i = done + tl.arange(0, 256)
-            tl.store(out + i, tl.zeros([256], tl.uint8) + symbol, mask=i < m)
-            done += 256
-        return
-    data += tl.load(starts + c)
-    size, escape = tl.load(sizes + c), tl.load(plan + ESCAPED).to(tl.int32)
-    if lanes == STATES:
-        fault, escapes = pop_all(data, size, slots, out, m, escape, STATES, VOTES, WINDOW, AHEAD)
-    else:
-        fault, escapes = pop_all(data, size, slots, out, m, escape, NARROW, VOTES, False, 0)
-    tl.store(counts + c, escapes)
-    if fault != 0:
-        tl.atomic_min(faults, fault)
+    escape = tl.load(plan + ESCAPED).to(tl.int32)
+    near = keep_near(slots, TOTAL, tl.arange(0, TOGETHER), NEAR)
+    while 4 * group < count:
+        c = 4 * group + tl.arange(0, TOGETHER) // 32
+        here = c < count
+        first = c << log
+        m = tl.where(here, tl.minimum(n - first, tl.full([], 1, tl.int64) << log), 0).to(tl.int32)
+        from_, to = data + tl.load(starts + c, mask=here, other=0), out + first
+        size = tl.load(sizes + c, mask=here, other=0)
+        if lanes == STATES:
+            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, STATES, VOTES, NEAR, WINDOW, AHEAD)
+        else:
+            fault, escapes = pop_all(from_, size, slots, near, to, m, escape, NARROW, VOTES, NEAR, False, 0)
+        each = 4 * group + tl.arange(0, 4)
+        tl.store(counts + each, tl.sum(tl.reshape(escapes, [4, 32]), 1), mask=each < count)
+        worst = tl.min(fault, 0)
+        if worst != 0:
+            tl.atomic_min(faults, worst)
+        group += tl.num_programs(0)
 
 
 @triton.jit
@@ -174,25 +213,24 @@ def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.con
 
 @triton.jit
 def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):
-    """The rare symbols of chunk `program_id` in place of its escapes."""
+    """The rare symbols of every chunk in place of its escapes."""
     c = tl.program_id(0).to(tl.int64)
-    if (tl.load(plans + PLAN + COUNT) == 0) | (c >= tl.load(plans + COUNT)):
-        return
-    if tl.load(counts + c) == 0:
-        return
-    log, escape = tl.load(plans + LOG), tl.load(plans + ESCAPED)
-    at, stop = tl.load(places + c), tl.minimum(tl.load(plans + N), (c + 1) << log)
-    first = c << log
-    while first < stop:
-        i = first + tl.arange(0, BLOCK)
-        s = tl.load(out + i, mask=i < stop, other=0).to(tl.int32)
-        rare = ((s == escape) & (i < stop)).to(tl.int32)
-        found = tl.sum(rare, 0)
-        if found > 0:
-            from_ = rares + at + tl.cumsum(rare, 0) - rare
-            tl.store(out + i, tl.load(from_, mask=rare > 0, other=0), mask=rare > 0)
-        at += found
-        first += BLOCK
+    count = tl.where(tl.load(plans + PLAN + COUNT) == 0, 0, tl.load(plans + COUNT))
+    log, escape, n = tl.load(plans + LOG), tl.load(plans + ESCAPED), tl.load(plans + N)
+    while c < count:
+        at, first = tl.load(places + c), c << log
+        stop = tl.where(tl.load(counts + c) > 0, tl.minimum(n, (c + 1) << log), 0)
+        while first < stop:
+            i = first + tl.arange(0, BLOCK)
+            s = tl.load(out + i, mask=i < stop, other=0).to(tl.int32)
+            rare = ((s == escape) & (i < stop)).to(tl.int32)
+            found = tl.sum(rare, 0)
+            if found > 0:
+                from_ = rares + at + tl.cumsum(rare, 0) - rare
+                tl.store(out + i, tl.load(from_, mask=rare > 0, other=0), mask=rare > 0)
+            at += found
+            first += BLOCK
+        c += tl.num_programs(0)
 
 
 @triton.jit(do_not_specialize=["n"])

@@ -53,38 +53,61 @@ def get32(data, at, end):
 
 
 @triton.jit
-def gamma(data, bit, end):
-    """The number of a gamma code of at most 25 bits and where the next starts; 0 where there is none."""
-    at = bit >> 3
-    window = byte(data, at, end) << 24 | byte(data, at + 1, end) << 16 | byte(data, at + 2, end) << 8
-    window = ((window | byte(data, at + 3, end)) << (bit & 7)) & 0xFFFFFFFF
+def next32(data, at, end):
+    """Four bytes, the first highest."""
+    high = byte(data, at, end) << 24 | byte(data, at + 1, end) << 16
+    return (high | byte(data, at + 2, end) << 8 | byte(data, at + 3, end)).to(tl.uint64)
+
+
+@triton.jit
+def gamma(window):
+    """The number of the gamma code of at most 25 bits that a window of 64 starts with, and its bits; 0 for none."""
+    top = (window >> 32).to(tl.uint32)
     # The exponent of a float counts leading zeros; 20 bits are exact in one.
-    exponent = ((window >> 12).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-    zeros = tl.where(window >> 19 > 0, 19 - exponent, 0).to(tl.int64)
-    k = tl.where(window >> 19 > 0, window >> (31 - 2 * zeros), 0)
-    return k, bit + 2 * zeros + 1
+    exponent = ((top >> 12).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+    known = (top >> 19) > 0
+    zeros = tl.where(known, 19 - exponent, 0)
+    k = tl.where(known, (top >> (31 - 2 * zeros).to(tl.uint32)).to(tl.int32), 0)
+    return k, 2 * zeros + 1
 
 
 @triton.jit
 def read_table(data, at, end, limit, freq, plan):
-    """Frequencies to `freq`; returns where they end and a fault."""
-    last, bit = gamma(data, at * 8, end)
-    fault = tl.where((last == 0) | (last > limit), BAD_TABLE, 0).to(tl.int64)
-    total = tl.zeros([], tl.int64)
-    near = tl.zeros([], tl.int64)  # the frequency of the last odd symbol: every neighbour is one
-    symbol = tl.full([], 1, tl.int64)
+    """Frequencies to `freq`; returns where they end and a fault.
+
+    Codes are taken from a window of bits, so that no code waits for the memory of the one before.
+    """
+    window = next32(data, at, end) << 32 | next32(data, at + 4, end)
+    ahead = next32(data, at + 8, end)
+    last, used = gamma(window)
+    window = window << used.to(tl.uint64)
+    have = -used + 64
+    bit = at * 8 + used
+    at += 12
+    fault = tl.where((last == 0) | (last > limit), BAD_TABLE, 0).to(tl.int32)
+    total = tl.zeros([], tl.int32)
+    near = tl.zeros([], tl.int32)  # the frequency of the last odd symbol: every neighbour is one
+    symbol = tl.full([], 1, tl.int32)
     while (symbol < last) & (fault == 0):
-        d, bit = gamma(data, bit, end)
-        f = near + tl.where(d % 2 == 1, (d - 1) // 2, -(d // 2))
+        d, used = gamma(window)
+        window = window << used.to(tl.uint64)
+        have -= used
+        bit += used
+        if have < 32:
+            window |= ahead << (32 - have).to(tl.uint64)
+            ahead = next32(data, at, end)
+            have += 32
+            at += 4
+        f = near + tl.where((d & 1) == 1, d >> 1, -(d >> 1))
         total += f
-        fault = tl.where((d == 0) | (f < 0) | (f >= TOTAL) | (total > TOTAL), BAD_TABLE, 0).to(tl.int64)
-        tl.store(freq + symbol, f.to(tl.int32))
-        near = tl.where(symbol % 2 == 1, f, near)
+        fault = tl.where((d == 0) | (f < 0) | (f >= TOTAL) | (total > TOTAL), BAD_TABLE, 0).to(tl.int32)
+        tl.store(freq + symbol, f)
+        near = tl.where((symbol & 1) == 1, f, near)
         symbol += 1
-    fault = tl.where((fault == 0) & (total == 0), BAD_TABLE, fault)
+    fault = tl.where((fault == 0) & (total == 0), BAD_TABLE, fault).to(tl.int64)
     fault = tl.where(bit > 8 * end, TRUNCATED, fault)
-    tl.store(freq, (-total + TOTAL).to(tl.int32))
-    tl.store(plan + LAST, last - 1)
+    tl.store(freq, -total + TOTAL)
+    tl.store(plan + LAST, (last - 1).to(tl.int64))
     return (bit + 7) >> 3, fault
 
 

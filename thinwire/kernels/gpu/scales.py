@@ -4,7 +4,6 @@ Sums run in float64 over 64 lanes, row by row, then by halving, in segments of 6
 that their bits do not depend on how many programs share the work.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
@@ -15,7 +14,7 @@ from thinwire.kernels.gpu.elements import CLIPPED, L2, MAX, MEAN, RANGE, SIDES, 
 TOP = tl.constexpr(2.0**126)
 INF = tl.constexpr(0x7F800000)  # the bits of infinity: what is not below is not finite
 SMALL = tl.constexpr(2.0**-40)
-ROWS = tl.constexpr(8)  # rows that a program has under way
+ROWS = tl.constexpr(32)  # rows that a program has under way
 
 
 @triton.jit
@@ -177,13 +176,19 @@ def segments(
     square = tl.zeros([SOME, 64], tl.float64)
     ups = tl.zeros([SOME, 64], tl.float64)
     for at in range(0, longest, 64 * ROWS):
+        values, there = (), ()
         for r in tl.static_range(ROWS):
             place = begin[:, None] + at + r * 64 + lane
             here = (place < end[:, None]) & live[:, None]
             v = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
             if FEEDBACK:
                 v = v + tl.load(residual + place, mask=here, other=0.0) * alpha
-            largest = tl.maximum(largest, bits(v))
+            values = values + (v,)
+            there = there + (here,)
+        for r in tl.static_range(ROWS):
+            v, here = values[r], there[r]
+            if (NORM == MAX) | (NORM == UNIT) | (NORM == RANGE) | (NORM == CLIPPED):
+                largest = tl.maximum(largest, bits(v))
             if NORM == RANGE:
                 low = tl.minimum(low, tl.where(here, v, float("inf")))
                 high = tl.maximum(high, tl.where(here, v, -float("inf")))

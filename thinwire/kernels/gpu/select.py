@@ -75,7 +75,7 @@ def is_last(ended):
     return tl.atomic_add(ended, 1) == tl.num_programs(0) - 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride", "rank"])
 def _sample(x, state, bins, stride, rank, TILE: tl.constexpr):
     """The magnitude of the element of this rank in a sample, rounded down to a bin's edge, and at least 1.
 
@@ -124,7 +124,7 @@ def _ones(word):
     return ((((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room"])
 def _gather(x, state, marks, kept, room, spots, WORDS: tl.constexpr):
     """Keep the elements whose bits are set: in order within a region of WORDS words, regions in any order."""
     region, regions = tl.program_id(0), tl.num_programs(0)
@@ -150,7 +150,7 @@ def _gather(x, state, marks, kept, room, spots, WORDS: tl.constexpr):
         place += 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room", "k"])
 def _settle(
     x,
     n,
@@ -199,7 +199,7 @@ def find(x: Tensor, k: int) -> Found:
     sampled = LONG <= n <= LONGEST and rank <= SAMPLE // 8
     sizes = [STATE, *([BINS] * len(STEPS)), EDGES.value if sampled else 0]
     state, *bins = torch.zeros(sum(sizes), dtype=torch.int32, device=x.device).split(sizes)
-    kept, spots = x, x
+    kept, spots = state.view(torch.int64), state  # not read unless there was a sample
     if sampled:
         regions = triton.cdiv(n, 32 * WORDS)
         kept = torch.empty(2 * rank * n // SAMPLE, dtype=torch.int64, device=x.device)

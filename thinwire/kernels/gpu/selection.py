@@ -43,7 +43,7 @@ def _rows(n, spots, regions, few, SAMPLED: tl.constexpr, ROWS: tl.constexpr, SIZ
     return region, begin, count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room", "regions", "k"])
 def _tally(
     x,
     n,
@@ -78,7 +78,7 @@ def _tally(
     tl.store(tallies + regions + tl.program_id(0), tl.sum(tally, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room", "regions", "k"])
 def _write(
     x,
     n,
@@ -131,7 +131,7 @@ def _write(
         equal_past += tl.sum(equal, 1, keep_dims=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["k"])
 def _top_blocks(x, n, places, values, k, block, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = tl.arange(0, WIDTH)[None, :]
@@ -155,7 +155,7 @@ def _top_blocks(x, n, places, values, k, block, WIDTH: tl.constexpr, ROWS: tl.co
     tl.store(values + place, tl.load(x + at, mask=chosen, other=0.0), mask=chosen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _add_at(out, indices, values, count, weight, bad, TILE: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there = at < count
@@ -186,7 +186,7 @@ def over(x: Tensor, floor: int) -> tuple[Tensor, Tensor]:
         return _nothing(x)
     state = torch.zeros(4, dtype=torch.int32, device=x.device)
     state[2:3].fill_(floor - 1)
-    found = Found(state, x, x, sampled=False)
+    found = Found(state, state.view(torch.int64), state, sampled=False)
     tallies = _tallied(x, found, 0)
     count = int((tallies[triton.cdiv(x.numel(), found.region(x.numel())) :] & 0xFFFFFFFF).sum())
     return _compact(x, found, tallies, 0, count)

@@ -1,6 +1,5 @@
 """The checksum in Triton: the sum over bytes, and the header of a payload with its checksum, written on the device."""
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton

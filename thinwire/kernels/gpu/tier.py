@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import struct
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.gpu import checks, decode, encode, passes, scales, sums
+from thinwire.kernels.gpu import checks, decode, encode, passes, plan, scales, sums
 from thinwire.kernels.key import Key
-from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, ROWS, TILE, Blocks, Kind, Norm, Quant
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, TILE, Blocks, Norm, Quant
 
-FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
-SEGMENT = 1 << 16
-SOME = 4  # segments per program
+SOME = 1  # segments per program
 WORDS = 4096  # summed per program
 NB, WARPS = 8, 4  # tiles per program
 NB_DECODE = 8
-
-
-class Part(NamedTuple):
-    """Tiles for one launch: all full ones, or the narrow last one."""
-
-    grid: int
-    tiles: int
-    tile0: int
-    lanes: int
-    full: bool
-    per_program: int
-
-
-class Ragged(NamedTuple):
-    """What the passes look up about ragged blocks, on their device."""
-
-    starts: Tensor
-    reach: Tensor  # by tile: the blocks that its first and its last element are in
-    segments: Tensor  # (begin, end, block) of each
-    parts: Tensor  # by block: its first segment
-    longest: int
-
-
-_ragged: weakref.WeakKeyDictionary[Blocks, dict[torch.device, Ragged]] = weakref.WeakKeyDictionary()
 
 
 @final
@@ -75,20 +46,20 @@ class GpuKernels(Kernels):
     ) -> Tensor | None:
         if not blocks.n:
             return None
-        mode = _mode(quant, blocks, given=given)
-        parts = _parts(blocks.n, NB)
+        mode = plan.mode(quant, blocks, given=given)
+        parts = plan.parts(blocks.n, NB)
         partial = x.new_empty(sum(part.grid for part in parts), dtype=torch.int64)
-        if mode != FUSED and not given and quant.norm is not Norm.NONE:
+        if mode != plan.FUSED and not given and quant.norm is not Norm.NONE:
             self._scales(x, residual, alpha, quant, blocks, scales, 0)
         done, words = 0, _signed(key.words())
         with _on(x):
             for part in parts:
                 how = mode
-                if mode == FUSED and not part.full:  # rows of a narrow tile are not whole blocks
-                    how = EQUAL
+                if mode == plan.FUSED and not part.full:  # rows of a narrow tile are not whole blocks
+                    how = plan.EQUAL
                     if quant.norm is not Norm.NONE:
                         self._scales(x, residual, alpha, quant, blocks, scales, part.tile0 * TILE // blocks.size)
-                table = _table(blocks, x.device) if how == RAGGED else None
+                table = plan.table(blocks, x.device) if how == plan.RAGGED else None
                 encode.encode[(part.grid,)](
                     x,
                     x if residual is None else residual,
@@ -114,9 +85,9 @@ class GpuKernels(Kernels):
                     LEVELS=quant.levels,
                     WIDTH=quant.width,
                     FRACTION=quant.fraction,
-                    STOCHASTIC=_noisy(quant),
+                    STOCHASTIC=plan.noisy(quant),
                     MODE=how,
-                    SIZE=_constant(blocks) if how != RAGGED else 0,
+                    SIZE=plan.constant(blocks) if how != plan.RAGGED else 0,
                     FEEDBACK=residual is not None,
                     SUM=first is not None,
                     FULL=part.full,
@@ -162,7 +133,7 @@ class GpuKernels(Kernels):
     def noise(self, key: Key, n: int) -> Tensor:
         out = torch.empty(n, dtype=torch.int64, device=_device())
         with _on(out):
-            for part in _parts(n, NB):
+            for part in plan.parts(n, NB):
                 where = (n, part.tiles, part.tile0, part.lanes, *_signed(key.words()))
                 passes.draw[(part.grid,)](out, *where, FULL=part.full, NB=part.per_program)
         return out
@@ -221,13 +192,13 @@ class GpuKernels(Kernels):
     ) -> None:
         if not blocks.n:
             return
-        mode = _mode(quant, blocks, given=False)
+        mode = plan.mode(quant, blocks, given=False)
         count, none = len(codes), decode.MOST - len(codes)
         scales = [side if side.numel() else out for side in sides]
         with _on(out):
-            for part in _parts(blocks.n, NB_DECODE):
-                how = EQUAL if mode == FUSED and not part.full else mode
-                table = _table(blocks, out.device) if how == RAGGED else None
+            for part in plan.parts(blocks.n, NB_DECODE):
+                how = plan.EQUAL if mode == plan.FUSED and not part.full else mode
+                table = plan.table(blocks, out.device) if how == plan.RAGGED else None
                 decode.decode[(part.grid,)](
                     *scales,
                     *[scales[0]] * none,
@@ -249,10 +220,10 @@ class GpuKernels(Kernels):
                     LEVELS=quant.levels,
                     WIDTH=quant.width,
                     MODE=how,
-                    SIZE=_constant(blocks) if how != RAGGED else 0,
+                    SIZE=plan.constant(blocks) if how != plan.RAGGED else 0,
                     COUNT=count,
                     FRESH=fresh,
-                    FOLD=how == FUSED and _folds(quant, blocks, weight, count),
+                    FOLD=how == plan.FUSED and plan.folds(quant, blocks, weight, count),
                     FULL=part.full,
                     NB=part.per_program,
                     num_warps=WARPS if part.full else 1,
@@ -264,12 +235,12 @@ class GpuKernels(Kernels):
     ) -> None:
         """The scales of all blocks from `block0` on."""
         ragged = blocks.starts is not None
-        table = _table(blocks, x.device) if ragged else None
+        table = plan.table(blocks, x.device) if ragged else None
         if table is not None:
             per_block, count, grid = 1, blocks.count, table.segments.shape[0]
-            single = table.longest <= SEGMENT
+            single = table.longest <= plan.SEGMENT
         else:
-            per_block = -(-blocks.size // SEGMENT)
+            per_block = -(-blocks.size // plan.SEGMENT)
             count = blocks.count - block0
             grid, single = count * per_block, per_block == 1
         scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
@@ -302,7 +273,7 @@ class GpuKernels(Kernels):
 
     def _each(self, kernel: Any, n: int, width: int, source: Tensor, out: Tensor) -> None:
         with _on(source):
-            for part in _parts(n, NB):
+            for part in plan.parts(n, NB):
                 where = (n, part.tiles, part.tile0, part.lanes)
                 kernel[(part.grid,)](source, out, *where, WIDTH=width, FULL=part.full, NB=part.per_program)
 
@@ -337,38 +308,6 @@ def _on(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _parts(n: int, per_program: int) -> list[Part]:
-    full, rest = divmod(n, TILE)
-    parts = [Part(-(-full // per_program), full, 0, TILE // ROWS, True, per_program)] if full else []
-    return [*parts, Part(1, full + 1, full, -(-rest // ROWS), False, 1)] if rest else parts
-
-
-def _mode(quant: Quant, blocks: Blocks, *, given: bool) -> int:
-    if quant.norm is Norm.NONE:
-        return FUSED
-    if blocks.starts is not None:
-        return RAGGED
-    if blocks.size in SIZES and quant.norm is not Norm.SIDES and not given:
-        return FUSED
-    return WHOLE if blocks.size % TILE == 0 or blocks.count == 1 else EQUAL
-
-
-def _constant(blocks: Blocks) -> int:
-    """The size of blocks where it is a constant of the compiled pass: division by a power of two is a shift."""
-    size = blocks.size
-    return size if size and size & (size - 1) == 0 else 0
-
-
-def _folds(quant: Quant, blocks: Blocks, weight: float, count: int) -> bool:
-    """Whether a mean may multiply its weight into the scales: see `decode.foldable`."""
-    whole = quant.kind in (Kind.SIGNED, Kind.UNSIGNED) and quant.width > 1 and blocks.size == TILE
-    return whole and count > 1 and math.frexp(weight)[0] == 0.5
-
-
-def _noisy(quant: Quant) -> bool:
-    return quant.stochastic and quant.kind not in (Kind.SIGN, Kind.PAIR)
-
-
 def _signed(words: Sequence[int]) -> list[int]:
     """Words as int32, so that a launch always has the same types."""
     return [word - (1 << 32) if word >> 31 else word for word in words]
@@ -378,22 +317,3 @@ def _as_words(codes: Tensor) -> Tensor:
     """Bytes from an address that words may be stored to."""
     assert codes.data_ptr() % 4 == 0
     return codes[: codes.numel() // 4 * 4].view(torch.int32) if codes.numel() >= 4 else codes
-
-
-def _table(blocks: Blocks, device: torch.device) -> Ragged:
-    """Made once for each layout; the boundaries are known on the host, so that nothing waits."""
-    known = _ragged.setdefault(blocks, {})
-    if device not in known:
-        assert blocks.starts is not None
-        starts = blocks.starts.cpu()
-        first = torch.arange(0, blocks.n, TILE)
-        ends = torch.stack([first, (first + TILE - 1).clamp(max=blocks.n - 1)], 1)
-        reach = torch.searchsorted(starts, ends, right=True) - 1
-        rows, parts = [], [0]
-        for block, (begin, end) in enumerate(blocks.ranges()):
-            rows += [(at, min(at + SEGMENT, end), block) for at in range(begin, max(end, begin + 1), SEGMENT)]
-            parts.append(len(rows))
-        longest = int(starts.diff().max()) if blocks.count else 0
-        made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
-        known[device] = Ragged(*(t.to(device, non_blocking=True) for t in made), longest)
-    return known[device]

@@ -4,7 +4,6 @@
 eight fields make (kernels/spec.py); four lanes of a plane are one word of the payload.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 import triton
