@@ -20,6 +20,7 @@ from thinwire.lab import (
     accuracy,
     bench_checksum,
     bench_eta,
+    bench_gpu,
     bench_hosts,
     bench_kernels,
     bench_step,
@@ -45,6 +46,16 @@ KERNELS = {
     "copy_gbps": ".1f",
     "ratio": ".2f",
     "ms_p50": ".2f",
+}
+KERNELS_GPU = {
+    "kernel": "",
+    "method": "",
+    "backend": "",
+    "bytes": ",",
+    "gbps": ".0f",
+    "copy_gbps": ".0f",
+    "ratio": ".2f",
+    "ms_p50": ".3f",
 }
 COMPRESS = {
     "method": "",
@@ -123,8 +134,9 @@ def root() -> None:
 
 @app.command("kernels")
 def bench(
-    size: Annotated[int, typer.Option(help="Floats in the input.")] = 1 << 24,
+    size: Annotated[int | None, typer.Option(help="Floats in the input (default: 2^24, on a GPU 2^26).")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Compressor id; may be repeated.")] = None,
+    device: Annotated[str, typer.Option(help="'cpu' or 'cuda'.")] = "cpu",
     backend: Annotated[list[str] | None, typer.Option(help="Kernel tier, or 'all'; may be repeated.")] = None,
     threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated (default: 1 and all).")] = None,
     repeats: Annotated[int, typer.Option(help="Runs of each kernel, alternating with copies.")] = 15,
@@ -132,10 +144,21 @@ def bench(
     save: Save = None,
 ) -> None:
     """Time the fused passes beside a memory copy of the same input, in the same run."""
-    if size < 1 or repeats < 1 or any(t < 1 for t in threads or ()):
+    if (size is not None and size < 1) or repeats < 1 or any(t < 1 for t in threads or ()):
         raise ValueError(
             "size, repeats and threads are positive numbers; write --size 16777216 --repeats 15 --threads 1"
         )
+    if device != "cpu":
+        if threads:
+            raise ValueError(f"threads are the CPU's; with --device {device} leave --threads out")
+        place = bench_gpu.check(device)
+        count, names = size or bench_gpu.SIZE, method or bench_gpu.METHODS
+        gpu_rows = bench_gpu.bench(count, names, backend or ["gpu"], repeats, place, bench_gpu.events)
+        rows = collect(gpu_rows, f"timing {count:,} floats")
+        title = f"{rows[0]['device']}. ratio: 1 is the speed of a copy on the GPU of as many bytes"
+        show(rows, as_json=as_json, title=title, columns=KERNELS_GPU, save=save)
+        return
+    size = size or 1 << 24
     cores = torch.get_num_threads()
     counts = threads or sorted({1, cores})
     if max(counts) > (os.cpu_count() or 1):

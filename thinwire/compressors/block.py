@@ -98,18 +98,11 @@ class KernelCompressor(FusedCompressor):
         self._decode(body, layout, out, weight, fresh=True)
 
     @final
-    def mean(
-        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
-    ) -> None:
-        """All payloads in one pass, where the tier has one."""
-        for payload in payloads:
-            self.check(payload, layout, out, key)
-        if not payloads or not layout.numel:
-            out.zero_()
-            return
+    def put_all(self, bodies: Sequence[Tensor], layout: Layout, out: Tensor, weight: float) -> None:
+        """One fused pass for up to eight bodies, where the tier has one."""
         plan = _plan(self, layout)
-        sides, codes = zip(*(plan.cut(payload.aligned().body) for payload in payloads), strict=True)
-        kernels.select(out).decode_mean(sides, codes, plan.quant, plan.blocks, out.detach().view(-1), weight)
+        sides, codes = zip(*(plan.cut(body) for body in bodies), strict=True)
+        kernels.select(out).decode_mean(sides, codes, plan.quant, plan.blocks, out, weight)
 
     def _decode(self, body: Tensor, layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
         plan = _plan(self, layout)

@@ -23,7 +23,7 @@ import torch
 from thinwire.compressors.block import check_block, within
 from thinwire.core.compressor import Biased, FusedCompressor
 from thinwire.core.config import check_choice
-from thinwire.core.payload import HEADER, Payload, Tail
+from thinwire.core.payload import HEADER, Tail
 from thinwire.kernels import minifloat
 
 if TYPE_CHECKING:
@@ -107,17 +107,9 @@ class MiniFloat(Biased, FusedCompressor):
         """Unpack, scale, write."""
         self._decode([body], layout, out, weight, fresh=True)
 
-    def mean(
-        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
-    ) -> None:
-        """All payloads in one pass, where there is one."""
-        for payload in payloads:
-            self.check(payload, layout, out, key)
-        if not payloads or not layout.numel:
-            out.zero_()
-            return
-        bodies = [payload.aligned().body for payload in payloads]
-        self._decode(bodies, layout, out.detach().view(-1), weight, fresh=True)
+    def put_all(self, bodies: Sequence[Tensor], layout: Layout, out: Tensor, weight: float) -> None:
+        """All bodies in one pass, where there is one."""
+        self._decode(bodies, layout, out, weight, fresh=True)
 
     def _decode(self, bodies: Sequence[Tensor], layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
         scales, codes = zip(*(self._cut(body, layout) for body in bodies), strict=True)

@@ -194,11 +194,27 @@ class FusedCompressor(Compressor):
         With `checksum`, returns the sum of the end of the body, if the pass made it.
         """
 
+    @abstractmethod
+    def put_all(self, bodies: Sequence[Tensor], layout: Layout, out: Tensor, weight: float) -> None:
+        """`out = weight * decoded`, summed over one body or more in the order given, in one pass if there is one."""
+
     @final
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Call `write_fused` without a residual or a checksum."""
         self.write_fused(x, layout, key, body)
         return None
+
+    @final
+    def mean(
+        self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
+    ) -> None:
+        """All payloads in one pass, where the tier has one."""
+        for payload in payloads:
+            self.check(payload, layout, out, key)
+        if not payloads or not layout.numel:
+            out.zero_()
+            return
+        self.put_all([payload.aligned().body for payload in payloads], layout, out.detach().view(-1), weight)
 
 
 def encode_with_feedback(

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from thinwire.lab import bench_checksum, bench_eta, drawings, race_table
+from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -19,6 +19,9 @@ from thinwire.lab.reproduce import REPRODUCTIONS
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
 BENCH = "thinwire bench kernels --repeats 41"
+BENCH_GPU = "thinwire bench kernels --device cuda"
+NO_GPU = f"No rows yet: `{BENCH_GPU} --save benchmarks/data/kernels-cuda.csv` records them."
+ALONE_GPU = {"ms_p50": ".3f", "gbps": ".0f", "ratio": ".2f"}
 HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
 RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s"}
 SPELLED = {"ecq-sgd": "ecq-sgd:exchange=scatter-gather,code=rans"}  # rows of step-hosts are older than this default
@@ -198,6 +201,53 @@ def alone(data: Path) -> str:
     return table(head, body, left=2) + where(rows[0], f"thinwire bench kernels {names}")
 
 
+def kernels_gpu(data: Path) -> str:
+    """Speed of the quantisers' passes on a GPU against a copy there: one row per method and one column per pass."""
+    rows = _gpu_rows(data)
+    if not rows:
+        return NO_GPU
+    names = ("encode", "encode_ef", "decode_add", "mean8")
+    groups: dict[str, dict[str, str]] = {}
+    for r in rows:
+        if r["kernel"] in names:
+            groups.setdefault(r["method"], {})[r["kernel"]] = f"{float(r['ratio']):.2f}"
+    body = [[f"`{method}`", *(cells[name] for name in names)] for method, cells in groups.items()]
+    return table(["method", *names], body) + where(rows[0], BENCH_GPU, cores=False)
+
+
+def alone_gpu(data: Path) -> str:
+    """Kernels on a GPU that are not compressors, beside a copy there."""
+    rows = _gpu_rows(data)
+    if not rows:
+        return NO_GPU
+    body = [
+        [r["kernel"], f"`{r['method']}`", *(f"{float(r[name]):{spec}}" for name, spec in ALONE_GPU.items())]
+        for r in rows
+        if r["method"].partition(":")[0] in bench_gpu.ALONE
+    ]
+    return table(["kernel", "of", "ms", "GB/s", "of a copy"], body, left=2) + where(rows[0], BENCH_GPU, cores=False)
+
+
+def gpu_line(data: Path) -> str:
+    """One sentence: where the passes of the quantisers lie."""
+    rows = _gpu_rows(data)
+    some = sorted(float(r["ratio"]) for r in rows if r["method"] == "qsgd:bits=4")
+    if not some:
+        return (
+            "On GPUs the kernels are Triton's, with the same bits; `thinwire bench kernels --device cuda` times them."
+        )
+    return (
+        f"On GPUs the kernels are Triton's, with the same bits: on {rows[0]['device']} the passes of `qsgd:bits=4` "
+        f"move memory at {some[0]:.2f} to {some[-1]:.2f} of the speed of a copy there."
+    )
+
+
+def _gpu_rows(data: Path) -> list[dict[str, str]]:
+    """Recorded on a machine with a GPU; none until then."""
+    path = data / "kernels-cuda.csv"
+    return load(path) if path.exists() else []
+
+
 def rate(data: Path) -> str:
     """Error against measured bits on a Gaussian, beside Shannon's bound."""
     rows = [r for r in load(data / "rate.csv") if r["source"] == "gaussian"]
@@ -275,6 +325,9 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "quantisers": quantisers,
     "kernels": kernels,
     "alone": alone,
+    "kernels-gpu": kernels_gpu,
+    "alone-gpu": alone_gpu,
+    "gpu-line": gpu_line,
     "rate": rate,
     "eta": eta,
     "checksum": checksum,

@@ -12,9 +12,7 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
 
 
-def where(row: Mapping[str, Any], command: str) -> str:
-    """The command, machine, versions, date and commit under a table."""
-    return (
-        f"\n\n`{command}` on {row['device']} ({row['cores']} cores), torch {row['torch']}, "
-        f"{row['date']}, commit {row['commit']}."
-    )
+def where(row: Mapping[str, Any], command: str, *, cores: bool = True) -> str:
+    """The command, machine, versions, date and commit under a table. A GPU is named without the host's cores."""
+    count = f" ({row['cores']} cores)" if cores else ""
+    return f"\n\n`{command}` on {row['device']}{count}, torch {row['torch']}, {row['date']}, commit {row['commit']}."
