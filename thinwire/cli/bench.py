@@ -153,7 +153,8 @@ def bench(
             raise ValueError(f"threads are the CPU's; with --device {device} leave --threads out")
         place = bench_gpu.check(device)
         count, names = size or bench_gpu.SIZE, method or bench_gpu.METHODS
-        gpu_rows = bench_gpu.bench(count, names, backend or ["gpu"], repeats, place, bench_gpu.events)
+        tiers = [t for b in backend or ["gpu"] for t in (("gpu", "reference") if b == "all" else (b,))]
+        gpu_rows = bench_gpu.bench(count, names, tiers, repeats, place, bench_gpu.events)
         rows = collect(gpu_rows, f"timing {count:,} floats")
         title = f"{rows[0]['device']}. ratio: 1 is the speed of a copy on the GPU of as many bytes"
         show(rows, as_json=as_json, title=title, columns=KERNELS_GPU, save=save)
@@ -164,7 +165,9 @@ def bench(
     if max(counts) > (os.cpu_count() or 1):
         errors.print(f"note: {max(counts)} threads on {os.cpu_count()} cores", highlight=False)
     tiers = [
-        t for b in backend or ["cpu"] for t in ([n for n in kernels.names() if n != "cpu"] if b == "all" else [b])
+        t
+        for b in backend or ["cpu"]
+        for t in ([n for n in kernels.names() if n not in ("cpu", "gpu")] if b == "all" else [b])
     ]
     rows = collect(
         bench_kernels.bench(size, method or bench_kernels.METHODS, tiers, counts, repeats), f"timing {size:,} floats"

@@ -50,9 +50,15 @@ def points() -> Tensor:
 
 
 @cache
-def _borders() -> Tensor:
-    """The midpoints between neighbouring points."""
-    return (points()[1:] + points()[:-1]) / 2
+def _borders(device: torch.device) -> Tensor:
+    """The midpoints between neighbouring points, kept where they are used."""
+    return ((points()[1:] + points()[:-1]) / 2).to(device)
+
+
+@cache
+def _table(device: torch.device) -> Tensor:
+    """The points as they are decoded, kept where they are used."""
+    return points().float().to(device)
 
 
 @final
@@ -89,11 +95,10 @@ class Blockwise8(ByteSymbols):
         ratio = torch.where(
             top > 0, rows.T.double() / top.double(), 0.0
         ).T  # 0 in a block with NaN, whose scale is NaN
-        codes = torch.searchsorted(_borders().to(x.device), ratio.contiguous())
+        codes = torch.searchsorted(_borders(x.device), ratio.contiguous())
         return fold(codes.view(-1)[:n], ZERO)
 
     def add_symbols(self, side: Tensor, symbols: Tensor, layout: Layout, out: Tensor, weight: float) -> None:
         """Scale and add."""
-        table = points().float().to(side.device)
         scale = side.view(torch.float32).repeat_interleave(self.block)[: layout.numel]
-        out.copy_(out + table[unfold(symbols, ZERO)] * scale * weight)
+        out.copy_(out + _table(side.device)[unfold(symbols, ZERO)] * scale * weight)

@@ -52,14 +52,21 @@ def fold(codes: Tensor, middle: int) -> Tensor:
     >>> fold(torch.tensor([128, 127, 129, 0, 255]), 128).tolist()
     [0, 1, 2, 255, 254]
     """
-    return _order(middle).argsort().to(torch.uint8).to(codes.device)[codes.long()]
+    return _ranks(middle, codes.device)[codes.long()]
 
 
 def unfold(symbols: Tensor, middle: int) -> Tensor:
     """The inverse of `fold`, int64."""
-    return _order(middle).to(symbols.device)[symbols.long()]
+    return _order(middle, symbols.device)[symbols.long()]
 
 
 @cache
-def _order(middle: int) -> Tensor:
-    return torch.tensor(sorted(range(256), key=lambda code: (abs(code - middle), code)))
+def _order(middle: int, device: torch.device) -> Tensor:
+    """Codes by symbol, kept where they are used: to bring them to a GPU is to wait for it."""
+    return torch.tensor(sorted(range(256), key=lambda code: (abs(code - middle), code)), device=device)
+
+
+@cache
+def _ranks(middle: int, device: torch.device) -> Tensor:
+    """Symbols by code."""
+    return _order(middle, device).argsort().to(torch.uint8)
