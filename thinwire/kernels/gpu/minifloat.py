@@ -3,7 +3,6 @@
 Blocks of 1, 2, 4, ..., 512 elements find their scales in that pass; those of other blocks are found in one before it.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 from collections.abc import Sequence
