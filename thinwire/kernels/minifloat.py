@@ -2,7 +2,7 @@
 
 With N the largest magnitude of a block, at most 2^126, and M that of the format:
 
-    code = x / N, at least -1 and at most 1, times M, rounded to nearest even;    decoded: the code's value times N / M
+    code = x / N, at least -1 and at most 1, times M, rounded to nearest even;    decoded: its value times N / M
 
 NaN becomes 0 in 8 bits and M in 4, in a block whose scale is NaN. The plain torch here is the definition of the bits.
 """

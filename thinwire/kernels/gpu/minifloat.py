@@ -1,23 +1,21 @@
-"""Floats of 8 and 4 bits in Triton: one pass that scales, rounds, packs, keeps the error and sums for the checksum.
+"""The passes of `gpu/floats.py`, launched as `kernels/minifloat.py` describes them."""
 
+<<<<<<< HEAD
 Blocks of 1, 2, 4, ..., 512 elements find their scales in that pass; those of other blocks are found in one before it.
 """
 
+=======
+>>>>>>> floats
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
-import triton.language as tl
 
-from thinwire.kernels.gpu.blocks import EQUAL, FUSED, eight, inside, looked_up, of_tiles
+from thinwire.kernels.gpu import floats, plan
 from thinwire.kernels.gpu.decode import MOST
-from thinwire.kernels.gpu.elements import MAX
-from thinwire.kernels.gpu.scales import fused_scales
-from thinwire.kernels.gpu.tier import NB, PRECISE, WARPS, GpuKernels, _as_words, _constant, _mode, _on, _parts
-from thinwire.kernels.gpu.tiles import field, load, store
+from thinwire.kernels.gpu.tier import NB, PRECISE, WARPS, GpuKernels, _as_words, _on
 from thinwire.kernels.spec import TILE, Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -26,157 +24,6 @@ if TYPE_CHECKING:
     from thinwire.kernels.minifloat import Format
 
 LARGEST = Quant(Kind.SIGNED, Norm.MAX, levels=1, width=8)  # how blocks find their scales
-NARROW = EQUAL.value  # the mode of a narrow tile, whose rows are not whole blocks
-
-
-@triton.jit
-def rounded(p, scale, TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr):
-    """The codes of elements.
-
-    A number that is added to 2^23 times the format's spacing at its exponent comes out rounded to nearest even, and
-    the sum's low bits count the spacings.
-    """
-    q = tl.div_rn(p, tl.where(scale > 0, scale, tl.full([], 1.0, tl.float32)))
-    q = tl.where(q == q, q, 0.0 if WIDTH == 8 else 1.0)
-    v = tl.minimum(tl.maximum(q, -1.0), 1.0) * TOP
-    size = tl.abs(v)
-    LEAST: tl.constexpr = (128 - BIAS) << 23  # the exponent of the smallest normal number, and of all below
-    exponent = tl.maximum(size.to(tl.int32, bitcast=True) & 0x7F800000, LEAST)
-    large = exponent + ((23 - MANTISSA) << 23)
-    count = (size + large.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True) - large
-    code = count + ((exponent - LEAST) >> (23 - MANTISSA))
-    if WIDTH == 8:
-        return code | ((v.to(tl.int32, bitcast=True) >> 24) & 128)
-    else:
-        return code | tl.where(v < 0, 8, 0)
-
-
-@triton.jit
-def value(code, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr):
-    """The values of codes, of which the low WIDTH bits count: as bits of a float32 whose exponent is then moved."""
-    DROP: tl.constexpr = 23 - MANTISSA
-    REST: tl.constexpr = ((1 << (WIDTH - 1)) - 1) << DROP  # exponent and mantissa
-    # The sign is shifted in from above; the bits between it and the exponent are cleared.
-    b = ((code << (32 - WIDTH)) >> (32 - WIDTH - DROP)) & (REST - 2147483648)
-    v = b.to(tl.float32, bitcast=True) * (2.0 ** (127 - BIAS))
-    if WIDTH == 8:
-        if MANTISSA == 3:  # all ones is NaN, and nothing is infinite
-            v = tl.where((b & REST) == REST, float("nan"), v)
-        else:  # the largest exponent is that of infinity and NaN
-            special = (b & REST) >= (31 << 23)
-            v = tl.where(special, (b | 0x7F800000).to(tl.float32, bitcast=True), v)
-    return v
-
-
-@triton.jit(do_not_specialize=["tile0", "lanes", "size", "first"])
-def encode(
-    x, residual, scales, codes, partial, n, tiles, tile0, lanes, size, first, alpha, beta,
-    TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, FEEDBACK: tl.constexpr, SUM: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
-):  # fmt: skip
-    """Tiles tile0, tile0 + 1, ...: `NB` per program; without FULL the narrow last tile, with rows of `lanes`."""
-    tile = tile0 + tl.program_id(0) * NB + tl.arange(0, NB)
-    lane = tl.arange(0, 64)[None, :]
-    live = tile < tiles
-    width = 64 if FULL else lanes
-    base = tile[:, None].to(tl.int64) * 512 + lane
-    here = live[:, None] & (lane < width)
-    raw, e, p = (), (), ()
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
-        raw = raw + (v,)
-        if FEEDBACK:
-            old = tl.load(residual + base + r * width, mask=there, other=0.0)
-            e = e + (old,)
-            p = p + (v + old * alpha,)
-        else:
-            p = p + (v,)
-    rows = p
-    if MODE == FUSED:
-        rows, _ = fused_scales(p, scales, tile, live, 0.0, MAX, SIZE, NB)
-    elif MODE != EQUAL:
-        one, _ = of_tiles(scales, scales, tile, live, size, MODE, SIZE, 1)
-        rows = eight(one)
-    code = ()
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        scale = rows[r]
-        if MODE == EQUAL:
-            scale, _ = looked_up(scales, scales, 0, 0, base + r * width, live, size, MODE, SIZE, 1)
-        q = rounded(p[r], scale, TOP, BIAS, MANTISSA, WIDTH)
-        if not FULL:
-            q = tl.where(there, q, 0)
-        code = code + (q,)
-        if FEEDBACK:
-            # Decoded to a zero: nothing sent is 0, not -0.
-            sent = value(q, BIAS, MANTISSA, WIDTH) * tl.div_rn(scale, tl.full([], TOP, tl.float32)) + 0.0
-            now = e[r] * beta + (raw[r] - sent)
-            tl.store(residual + base + r * width, tl.where(now == now, now, e[r]), mask=there)
-    total = store(code, codes, first, tile, lane, width, live, here, NB, WIDTH, False, FULL)
-    if SUM:
-        tl.store(partial + tl.program_id(0), total)
-
-
-@triton.jit(do_not_specialize=["tile0", "lanes", "size"])
-def decode(
-    s0, s1, s2, s3, s4, s5, s6, s7,
-    c0, c1, c2, c3, c4, c5, c6, c7,
-    out, n, tiles, tile0, lanes, size, weight,
-    TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
-):  # fmt: skip
-    """Tiles tile0, tile0 + 1, ...: `NB` per program; COUNT payloads, their scales and codes given one by one."""
-    tile = tile0 + tl.program_id(0) * NB + tl.arange(0, NB)
-    lane = tl.arange(0, 64)[None, :]
-    live = tile < tiles
-    width = 64 if FULL else lanes
-    base = tile[:, None].to(tl.int64) * 512 + lane
-    here = live[:, None] & (lane < width)
-    sides = (s0, s1, s2, s3, s4, s5, s6, s7)
-    codes = (c0, c1, c2, c3, c4, c5, c6, c7)
-    rows = ()
-    for r in tl.static_range(8):
-        if FRESH:
-            rows = rows + (tl.zeros([NB, 64], tl.float32),)
-        else:
-            there = here if FULL else here & (base + r * width < n)
-            rows = rows + (tl.load(out + base + r * width, mask=there, other=0.0),)
-    for i in tl.static_range(COUNT):
-        rows = add_one(
-            rows, sides[i], codes[i], tile, lane, width, live, here, base, size, weight,
-            TOP, BIAS, MANTISSA, WIDTH, MODE, SIZE, FULL, NB,
-        )  # fmt: skip
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        tl.store(out + base + r * width, rows[r], mask=there)
-
-
-@triton.jit
-def add_one(
-    rows, scales, codes, tile, lane, width, live, here, base, size, weight,
-    TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
-):  # fmt: skip
-    """The rows with one payload added."""
-    planes = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
-    most = tl.full([], TOP, tl.float32)
-    step = rows[0]
-    if (MODE != FUSED) & (MODE != EQUAL):
-        one, _ = of_tiles(scales, scales, tile, live, size, MODE, SIZE, 1)
-        step = tl.div_rn(one, most)
-    out = ()
-    for r in tl.static_range(8):
-        if MODE == FUSED:
-            # Rows of one block have one step; lanes of one block are divided one by one.
-            if SIZE <= 64 or r % (SIZE // 64) == 0:
-                one, _ = inside(scales, tile, lane, live, r, SIZE, 1)
-                step = tl.div_rn(one, most)
-        elif MODE == EQUAL:
-            one, _ = looked_up(scales, scales, 0, 0, base + r * width, live, size, MODE, SIZE, 1)
-            step = tl.div_rn(one, most)
-        out = out + (rows[r] + (value(field(planes, r, WIDTH), BIAS, MANTISSA, WIDTH) * step) * weight,)
-    return out
 
 
 def write(
@@ -192,18 +39,18 @@ def write(
     first: int | None = None,
 ) -> Tensor | None:
     """Encode, and with a residual keep the error; returns partial sums for the checksum if `first` is given."""
-    blocks, parts = Blocks(x.numel(), size=size), _parts(x.numel(), NB)
+    blocks, parts = Blocks(x.numel(), size=size), plan.parts(x.numel(), NB)
     partial = x.new_empty(sum(part.grid for part in parts), dtype=torch.int64)
-    mode, done, tier = _mode(LARGEST, blocks, given=False), 0, GpuKernels()
-    if mode != FUSED.value and blocks.n:
+    mode, done, tier = plan.mode(LARGEST, blocks, given=False), 0, GpuKernels()
+    if mode != plan.FUSED and blocks.n:
         tier._scales(x, residual, alpha, LARGEST, blocks, scales, 0)
     with _on(x):
         for part in parts:
             how = mode
-            if mode == FUSED.value and not part.full:
-                how = NARROW
+            if mode == plan.FUSED and not part.full:
+                how = plan.EQUAL
                 tier._scales(x, residual, alpha, LARGEST, blocks, scales, part.tile0 * TILE // size)
-            encode[(part.grid,)](
+            floats.encode[(part.grid,)](
                 x,
                 x if residual is None else residual,
                 scales,
@@ -241,13 +88,13 @@ def add(
 ) -> None:
     """Decode payloads, up to eight in one pass, and add them in order."""
     blocks = Blocks(out.numel(), size=size)
-    mode = _mode(LARGEST, blocks, given=False)
+    mode = plan.mode(LARGEST, blocks, given=False)
     with _on(out):
         for at in range(0, len(codes), MOST):
             sides, some = scales[at : at + MOST], codes[at : at + MOST]
             none = MOST - len(some)
-            for part in _parts(blocks.n, NB):
-                decode[(part.grid,)](
+            for part in plan.parts(blocks.n, NB):
+                floats.decode[(part.grid,)](
                     *sides,
                     *[sides[0]] * none,
                     *some,
@@ -259,7 +106,7 @@ def add(
                     part.lanes,
                     size,
                     weight,
-                    **_constants(form, blocks, NARROW if mode == FUSED.value and not part.full else mode),
+                    **_constants(form, blocks, plan.EQUAL if mode == plan.FUSED and not part.full else mode),
                     COUNT=len(some),
                     FRESH=fresh and at == 0,
                     FULL=part.full,
@@ -272,4 +119,4 @@ def add(
 def _constants(form: Format, blocks: Blocks, mode: int) -> dict[str, Any]:
     """What the passes are compiled for."""
     shape = {"TOP": form.top, "BIAS": form.bias, "MANTISSA": form.mantissa, "WIDTH": form.bits}
-    return {**shape, "MODE": mode, "SIZE": _constant(blocks)}
+    return {**shape, "MODE": mode, "SIZE": plan.constant(blocks)}
