@@ -1,11 +1,5 @@
 """The passes of `gpu/floats.py`, launched as `kernels/minifloat.py` describes them."""
 
-<<<<<<< HEAD
-Blocks of 1, 2, 4, ..., 512 elements find their scales in that pass; those of other blocks are found in one before it.
-"""
-
-=======
->>>>>>> floats
 from __future__ import annotations
 
 from collections.abc import Sequence
