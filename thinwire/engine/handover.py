@@ -48,6 +48,14 @@ class Handover:
             done.record(stream)
         self._done.append(done)
 
+    def begin(self, *used: torch.Tensor) -> None:
+        """Let what comes next on the current stream follow what filled the vector."""
+        if self._filled is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(self._filled)
+            for tensor in used:
+                tensor.record_stream(stream)
+
     def take(self, *made: torch.Tensor) -> None:
         """Let what comes next on the current stream see the result, and the tensors that the work `made`."""
         if self._filled is None:
