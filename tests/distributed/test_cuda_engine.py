@@ -5,7 +5,8 @@ Where the gradient is known in advance, results must have the bits that they hav
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from thinwire import kernels
 from thinwire.comm.processes import Processes
 from thinwire.core.payload import HEADER
 from thinwire.core.verdicts import Verdicts
+from thinwire.sync import Sync
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -170,16 +172,37 @@ class Checkpointed(nn.Module):
         return checkpoint(self.inner, wanted, use_reentrant=False)
 
 
+class OnTwoStreams(nn.Module):
+    """Half of the gradients arrive on a stream of their own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, wanted: list[Tensor]) -> Tensor:
+        parts = list(zip(self.parameters(), wanted, strict=True))
+        if not wanted[0].is_cuda:
+            return torch.stack([(p * g).sum() for p, g in parts]).sum()
+        here, there = torch.cuda.current_stream(), torch.cuda.Stream()
+        there.wait_stream(here)
+        with torch.cuda.stream(there):
+            torch.cuda._sleep(1_000_000)
+            first = (parts[0][0] * parts[0][1]).sum()
+        here.wait_stream(there)
+        return torch.stack([first, *((p * g).sum() for p, g in parts[1:])]).sum()
+
+
 WAYS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "as it is": as_it_is,
     "in bf16": in_bf16,
     "channels last": channels_last,
     "compiled": compiled,
     "checkpointed": Checkpointed,
+    "on two streams": OnTwoStreams,
 }
 
 
-def gradients(device: str, way: str, methods: list[str]) -> list[Tensor]:
+def gradients(device: str, way: str, methods: Sequence[str | tw.Method]) -> list[Tensor]:
     """The gradients of every step on this rank, of as many models as there are methods."""
     models, optimizers, wires, out = [], [], [], []
     for name in methods:
@@ -202,7 +225,7 @@ def gradients(device: str, way: str, methods: list[str]) -> list[Tensor]:
     return out
 
 
-def both_devices(way: str, methods: list[str]) -> bool:
+def both_devices(way: str, methods: Sequence[str | tw.Method]) -> bool:
     there, here = (gradients(device, way, methods) for device in (DEVICE, "cpu"))
     return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(there, here, strict=True))
 
@@ -215,6 +238,25 @@ def test_gradients_have_the_bits_of_the_cpu(way: str) -> None:
 
 def test_two_attaches_in_one_process() -> None:
     assert all(on_ranks(both_devices, 2, "as it is", BITS))
+
+
+LATE = replace(tw.method("ef-signsgd"), sync=Sync(staleness=1))
+
+
+def test_rounds_that_are_open_at_the_same_time_share_a_memory() -> None:
+    assert all(on_ranks(both_devices, 2, "as it is", [LATE]))
+
+
+def aside() -> bool:
+    """A training loop that does not run on the default stream."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        there = gradients(DEVICE, "as it is", BITS)
+    here = gradients("cpu", "as it is", BITS)
+    return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(there, here, strict=True))
+
+
+def test_training_on_another_stream() -> None:
+    assert all(on_ranks(aside, 2))
 
 
 def one_backward() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,39 @@ def damaged(name: str) -> tuple[str, bool]:
         optimizer.zero_grad()
         words = said(lambda: loss(model, data(2)).backward())
         return words, torch.equal(flat(model), before)
+
+
+def looks() -> list[str]:
+    """What the training loop's thread does in one backward pass over several buckets."""
+    wait, look, context, seen = Runner.wait, Verdicts.raise_if_any, Runner.context, []
+
+    async def waited(self: Runner, going: Any) -> Any:
+        agreed = await wait(self, going)
+        seen.append("wait")
+        return agreed
+
+    def looked(self: Verdicts) -> None:
+        seen.append("look")
+        look(self)
+
+    def later(self: Runner, going: Any, *args: Any) -> Promise:
+        going.verdicts.append(Verdicts())
+        return context(self, going, *args)._replace(verdicts=going.verdicts[-1])
+
+    Runner.wait, Verdicts.raise_if_any, Runner.context = waited, looked, later  # type: ignore[method-assign,assignment]
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    method = replace(tw.method("qsgd:bits=4"), overlap=tw.Overlap(bucket_mb=0.002))
+    with tw.attach(model, optimizer, method, min_size=0):
+        loss(model, data(0)).backward()
+    return seen
+
+
+def test_checks_are_waited_for_when_all_buckets_have_arrived() -> None:
+    for seen in on_ranks(looks, 2):
+        buckets = seen.count("wait")
+        assert buckets > 1
+        assert seen == ["wait"] * buckets + ["look"] * buckets
 
 
 def test_it_is_named_before_the_step() -> None:

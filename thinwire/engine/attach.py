@@ -32,7 +32,7 @@ from thinwire.engine.misuse import (
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
-from thinwire.engine.replicas import equalise
+from thinwire.engine.replicas import equalise, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
 from thinwire.engine.signal import source
@@ -126,6 +126,7 @@ class Wire:
         self._build(method, settings.seed)
         try:
             if not equal:
+                synchronise(model)
                 self._transport.direct(lambda driver: equalise(model, driver.everybody))
             self._begin()
         except BaseException as error:

@@ -16,10 +16,13 @@ from concurrent.futures import TimeoutError as NotYet
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, final
 
+import torch
+
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Now
 from thinwire.core.comm import Comm, Traffic, Wait
 from thinwire.engine.groups import Lent
+from thinwire.engine.lane import own_device
 
 T = TypeVar("T")
 
@@ -117,7 +120,8 @@ class _Thread:
 
     def __init__(self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]], name: str) -> None:
         self.future: Future[None] = Future()
-        threading.Thread(target=self._serve, args=(driver, work), name=name, daemon=True).start()
+        args = driver, work, own_device()
+        threading.Thread(target=self._serve, args=args, name=name, daemon=True).start()
 
     @property
     def ended(self) -> bool:
@@ -127,8 +131,12 @@ class _Thread:
     def failure(self) -> BaseException | None:
         return self.future.exception() if self.ended else None
 
-    def _serve(self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]]) -> None:
+    def _serve(
+        self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]], device: int | None
+    ) -> None:
         try:
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own
             _run(driver, work(driver.comm))
         except Exception as error:  # whatever it was, the training loop raises it
             self.future.set_exception(error)

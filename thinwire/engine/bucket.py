@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.comm import Comm
     from thinwire.core.exchange import Exchange
+    from thinwire.engine.handover import Handover
     from thinwire.engine.runner import Round
 
 
@@ -31,6 +32,7 @@ class Chunk:
     state: State
     lr: float | None = None  # that of the last exchange; what the memory holds is rescaled when it changes
     last: Awaitable[object] | None = None  # the exchange that was launched last: the next one waits for it
+    handover: Handover | None = None  # that of the same exchange
 
 
 @final
@@ -48,6 +50,7 @@ class Bucket:
         self.views = self.cut(self.flat)
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
+        self.streams: set[torch.cuda.Stream] = set()  # those that filled it in this round, where it is on a GPU
         self.open: list[Round] = []  # rounds under way, the oldest first
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
         self.whole = Chunk(0, self.layout.numel, self.layout, {})  # for exchanges that keep nothing
@@ -80,6 +83,8 @@ class Bucket:
             self.finite = self.finite and finite
             return view
         self.finite = None  # asking here would make the GPU wait
+        if view.is_cuda:
+            self.streams.add(torch.cuda.current_stream(view.device))
         return view if value is view else view.copy_(value)
 
     def changed(self) -> None:
@@ -90,3 +95,4 @@ class Bucket:
         """Make ready for the next round."""
         self.used = bytearray(len(self.views))
         self.finite = True
+        self.streams = set()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
+from thinwire.engine.handover import follow
 from thinwire.engine.signal import GradSource, Source
 
 if TYPE_CHECKING:
@@ -110,10 +111,14 @@ class Filling:
         return launched
 
     async def results(self, rounds: Sequence[Round]) -> None:
-        """Wait round by round, deliver what arrived, and count the round."""
+        """Wait round by round, deliver what arrived, and count the round.
+
+        What arrived is checked when all of it is delivered: a GPU still works on it, and no step is taken before.
+        """
         self._loop.skipping.broken = False
         for going in rounds:
             self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        self._loop.runner.check(rounds)
         self.end()
 
     @torch.no_grad()
@@ -136,6 +141,7 @@ class Filling:
 
     def _launch(self) -> None:
         bucket = self._loop.buckets[len(self._launched)]
+        follow(bucket.streams)  # a model that computes on several has its gradients on several
         x = bucket.flat.clone() if self.copies else None
         self._launched.append(self._loop.runner.launch(bucket, self._loop.lr(bucket.items[0].group), x=x))
 

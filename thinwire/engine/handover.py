@@ -1,12 +1,13 @@
 """Handover: a vector goes from the stream that filled it to the thread that exchanges it, and back.
 
 On the CPU there is nothing to do. On a GPU work is queued: the slot's stream waits for what filled the vector, and
-the stream that reads the result waits for the slot's.
+the stream that reads the result waits for the slot's. The host may drop a tensor while a stream that did not allocate
+it has work on it queued, so the allocator is told about every tensor that is used on another stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import get_ident
@@ -25,23 +26,54 @@ class Handover:
         self._done: list[torch.cuda.Event] = []
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """Run the block on the slot's own stream, after the vector has been filled."""
+    def work(self, *used: torch.Tensor | None, earlier: Handover | None = None) -> Iterator[None]:
+        """Run the block on the slot's own stream, after the vector has been filled.
+
+        `used` are the tensors from elsewhere that it reads or writes. The block also follows the work of an `earlier`
+        handover that has come to its end in its own slot, but perhaps not on its stream.
+        """
         if self._filled is None:
             yield
             return
         stream = _stream(self._device, get_ident())
         with torch.cuda.stream(stream):
             stream.wait_event(self._filled)
+            for event in () if earlier is None else earlier._done:
+                stream.wait_event(event)
+            for tensor in used:
+                if tensor is not None and tensor.is_cuda:
+                    tensor.record_stream(stream)
             yield
             done = torch.cuda.Event()
             done.record(stream)
         self._done.append(done)
 
-    def take(self) -> None:
-        """Let what comes next on the current stream see the result."""
+    def begin(self, *used: torch.Tensor) -> None:
+        """Let what comes next on the current stream follow what filled the vector."""
+        if self._filled is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(self._filled)
+            for tensor in used:
+                tensor.record_stream(stream)
+
+    def take(self, *made: torch.Tensor) -> None:
+        """Let what comes next on the current stream see the result, and the tensors that the work `made`."""
+        if self._filled is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
         for done in self._done:
-            torch.cuda.current_stream(self._device).wait_event(done)
+            stream.wait_event(done)
+        for tensor in made:
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+
+
+def follow(streams: Iterable[torch.cuda.Stream]) -> None:
+    """Let what comes next on the current stream come after what is queued on these, all of one device."""
+    for stream in streams:
+        current = torch.cuda.current_stream(stream.device)
+        if stream != current:
+            current.wait_stream(stream)
 
 
 def fetched(number: torch.Tensor) -> float:

@@ -114,7 +114,7 @@ class Lane:
         self._launched = 0
         self._queues: list[SimpleQueue[Piece[Any] | None]] = [SimpleQueue() for _ in drivers]
         turns = Turns() if in_turn else None
-        serve = partial(_serve, explain=explain, turns=turns, device=_device())
+        serve = partial(_serve, explain=explain, turns=turns, device=own_device())
         self._threads = [
             threading.Thread(target=serve, args=(driver, queue), name=f"thinwire-{slot}", daemon=True)
             for slot, (driver, queue) in enumerate(zip(self.drivers, self._queues, strict=True))
@@ -177,6 +177,6 @@ def _end(turns: Turns | None, piece: Piece[Any]) -> None:
         turns.end(piece.number)
 
 
-def _device() -> int | None:
+def own_device() -> int | None:
     """The GPU of this thread, if it uses one."""
     return torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None

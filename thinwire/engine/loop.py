@@ -3,6 +3,7 @@
     event = await loop.next(Gradient, StepBegins)      the next event of these kinds (engine/events.py)
     going = loop.runner.launch(bucket, ...)            an exchange begins now
     agreed = await loop.runner.wait(going)             and its result is waited for, now or steps later
+    loop.runner.check(rounds)                          PayloadError if a GPU has found a damaged payload
     loop.now()                                         the time, which on the clock is virtual
 
 What a schedule must find again after a checkpoint lies in `kept` (plain values) and in the buckets' `extra` (tensors

@@ -9,7 +9,10 @@ from torch import nn
 
 @torch.no_grad()
 def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Copy parameters and buffers of the group's first rank to the others. It runs in a lane, which is watched."""
+    """Copy parameters and buffers of the group's first rank to the others. It runs in a lane, which is watched.
+
+    What made them must have been done, and when it returns the copies have been made: the lane has its own streams.
+    """
     first = dist.get_global_rank(group, 0)
     seen: set[int] = set()
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -19,3 +22,10 @@ def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
             dist.broadcast(whole, first, group)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
+    synchronise(model)
+
+
+def synchronise(model: nn.Module) -> None:
+    """Wait for what this thread has queued on the GPUs of the model."""
+    for device in {tensor.device for tensor in [*model.parameters(), *model.buffers()] if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()

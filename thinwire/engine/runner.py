@@ -160,7 +160,7 @@ class Runner:
             first = agree if at_once else None
             work = self._carry(going, chunk, exchange, facts, context, first, sampled=sampled)
             piece = self.transport.launch(work, context.clock)
-            chunk.last = piece
+            chunk.last, chunk.handover = piece, going.handover
             if at_once:
                 going.agreed = piece
             going.parts.append(piece)
@@ -169,7 +169,11 @@ class Runner:
         return going
 
     async def wait(self, going: Round) -> Agreed:
-        """Wait until the round's vector holds the result; returns what all ranks know about the round."""
+        """Wait until the round's vector holds the result; returns what all ranks know about the round.
+
+        On a GPU the result may still be computed, and whether it was made of sound payloads is not known: `check`
+        comes before anything that cannot be undone.
+        """
         bucket = going.bucket
         bucket.open.remove(going)
         for part in going.parts:
@@ -184,26 +188,34 @@ class Runner:
             who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
             raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
         going.handover.take()
-        try:
-            for verdicts in going.verdicts:
-                verdicts.raise_if_any()
-        except PayloadError as error:
-            raise self.transport.explain(error) from error
         if not agreed.finite:
             going.x.fill_(math.nan)
         self.telemetry.arrived(going.clocks, bucket.layout.numel, finite=agreed.finite)
         return agreed
 
+    def check(self, rounds: Sequence[Round]) -> None:
+        """PayloadError if a payload of these rounds was damaged. Where GPUs check, it is the one wait for them."""
+        try:
+            for going in rounds:
+                for verdicts in going.verdicts:
+                    verdicts.raise_if_any()
+        except PayloadError as error:
+            raise self.transport.explain(error) from error
+
     async def begin(self, buckets: Sequence[Bucket]) -> None:
         """Let an exchange that pulls prepare its round; the buffers hold the models."""
-        waiting = []
+        rounds, waiting = [], []
         for bucket in buckets:
             going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device))
+            rounds.append(going)
             for number, chunk in enumerate(bucket.chunks):
                 context = self.context(going, number, chunk)
                 waiting.append(self.transport.launch(_begin(going, chunk, context), context.clock))
         for piece in waiting:
             await piece
+        for going in rounds:
+            going.handover.take()
+        self.check(rounds)
 
     def end_round(self) -> None:
         """Count the round."""
@@ -213,7 +225,7 @@ class Runner:
     async def measure(self, buckets: Sequence[Bucket]) -> None:
         """Estimate how far apart the models in the buffers are."""
         x = sample(buckets, self.seed, self.round)
-        _, distance = await self.transport.launch(self._apart(x))
+        _, distance = await self._apart(x)
         self.telemetry.apart(self.round, distance)
 
     async def common(self, names: list[str]) -> list[str]:
@@ -222,11 +234,19 @@ class Runner:
 
     async def average(self, x: Tensor) -> Tensor:
         """The mean of `x` over all ranks."""
-        return await self.transport.launch(lambda comm: average(comm, x, some_gone=self.transport.drops))
+        handover = Handover(x.device)
+
+        async def work(comm: Comm) -> Tensor:
+            with handover.work(x):
+                return await average(comm, x, some_gone=self.transport.drops)
+
+        mean = await self.transport.launch(work)
+        handover.take(mean)
+        return mean
 
     async def consensus(self, models: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
         """For each vector, the mean over all ranks and their distance to it."""
-        return [await self.transport.launch(self._apart(model)) for model in models]
+        return [await self._apart(model) for model in models]
 
     def context(self, going: Round, number: int, chunk: Chunk) -> Promise:
         """What an exchange will be told about a chunk."""
@@ -239,8 +259,16 @@ class Runner:
             going.verdicts.append(verdicts)
         return Promise(chunk.layout, key, clock, going.lr, before, tuple(self.motion.steps), verdicts)
 
-    def _apart(self, x: Tensor) -> Work[tuple[Tensor, float]]:
-        return lambda comm: apart(comm, x, some_gone=self.transport.drops)
+    async def _apart(self, x: Tensor) -> tuple[Tensor, float]:
+        handover = Handover(x.device)
+
+        async def work(comm: Comm) -> tuple[Tensor, float]:
+            with handover.work(x):
+                return await apart(comm, x, some_gone=self.transport.drops)
+
+        mean, distance = await self.transport.launch(work)
+        handover.take(mean)
+        return mean, distance
 
     def _carry(
         self,
@@ -253,7 +281,7 @@ class Runner:
         *,
         sampled: bool,
     ) -> Work[Agreed]:
-        earlier = chunk.last  # the exchange of the round before, if that is still open
+        earlier, theirs = chunk.last, chunk.handover  # of the round before, which may still be open
 
         async def carry(comm: Comm) -> Agreed:
             if earlier is not None:
@@ -266,7 +294,7 @@ class Runner:
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
             if not agreed.worth_sending:
                 return agreed
-            with going.handover.work():
+            with going.handover.work(going.x, going.before, *chunk.state.values(), earlier=theirs):
                 x = going.x[chunk.start : chunk.stop]
                 if not facts.agrees and not _finite(x):
                     names = going.bucket.names(chunk)
@@ -289,8 +317,12 @@ class Runner:
 
 def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
     async def begin(comm: Comm) -> None:
-        x = going.x[chunk.start : chunk.stop]
-        await going.bucket.exchange.begin(x, chunk.state, Context(comm, *context))
+        with going.handover.work(going.x, *chunk.state.values()):
+            x = going.x[chunk.start : chunk.stop]
+            with _due(comm, context.verdicts):
+                await going.bucket.exchange.begin(x, chunk.state, Context(comm, *context))
+            if context.verdicts is not None:
+                context.verdicts.send()
 
     return begin
 
@@ -315,7 +347,7 @@ def _agreement(going: Round, used: bytes, finite: bool | None) -> Work[Agreed]:
 async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> Agreed:
     """Take the largest value of each byte over all ranks; numbers are equal if largest and smallest bytes agree."""
     number = struct.pack("<d", going.lr)
-    with going.handover.work():
+    with going.handover.work(going.x):
         known = _finite(going.x) if finite is None else finite
         broken = 0 if known else min(comm.rank + 1, LAST)
         flags = torch.tensor([broken, *used, *number, *(LAST - byte for byte in number)], dtype=torch.uint8)

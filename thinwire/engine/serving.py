@@ -34,7 +34,8 @@ class Serving:
         while working:
             rank, data = await comm.recv(None)
             if data.numel():
-                await comm.post(rank, self.add(rank, Payload(data)).view(torch.uint8))
+                step = Payload(data.to(self.shared.device))
+                await comm.post(rank, self.add(rank, step).view(torch.uint8))
             else:
                 working -= 1
 

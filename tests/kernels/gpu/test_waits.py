@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,9 +21,10 @@ KEY = Key(seed=3)
 
 @contextmanager
 def no_waits(device: torch.device) -> Iterator[None]:
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
     try:
+        if device.type == "cuda":
+            with warnings.catch_warnings(action="ignore"):  # the mode is a prototype, torch says
+                torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         if device.type == "cuda":

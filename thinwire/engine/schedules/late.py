@@ -88,4 +88,7 @@ class Late(Schedule):
             )
 
     async def _arrived(self, one: list[Round] | list[Result]) -> list[Result]:
-        return [(part.x, await self.loop.runner.wait(part)) if isinstance(part, Round) else part for part in one]
+        runner = self.loop.runner
+        found = [(part.x, await runner.wait(part)) if isinstance(part, Round) else part for part in one]
+        runner.check([part for part in one if isinstance(part, Round)])
+        return found

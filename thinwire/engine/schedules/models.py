@@ -127,6 +127,7 @@ class Models(Schedule):
                     going.x.sub_(going.bucket.extra["before"])
                     for one, view in zip(members, going.bucket.views, strict=True):
                         view += one.parameter
+        loop.runner.check(rounds)
         loop.take()
         loop.kept["local"] = 0
         loop.runner.end_round()

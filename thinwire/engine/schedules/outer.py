@@ -70,6 +70,8 @@ class Outer(Schedule):
                 raise FloatingPointError(
                     f"the model of rank {agreed.broken - 1} is not finite in step {going.number}"
                 )
+        loop.runner.check(rounds)
+        for going in rounds:
             extra, d = going.bucket.extra, going.x
             extra["velocity"].mul_(mu).add_(d)
             extra["anchor"].sub_(d + mu * extra["velocity"], alpha=self._of.outer_lr)

@@ -36,7 +36,7 @@ class Served(Schedule):
         """Start the server on rank 0."""
         loop, comm = self.loop, self.loop.runner.comm
         self._channel, self._layout = loop.method.exchange.channels[0], loop.layout
-        self._memory = self._channel.memory.init(torch.empty(self._layout.numel))
+        self._memory = self._channel.memory.init(loop.model())
         self._beside = loop.transport.beside([])
         self._server: Serving | None = None
         self._step = 0  # as the server counts them

@@ -137,10 +137,9 @@ def fixed(t, u, FRACTION: tl.constexpr):
 
 @triton.jit
 def quantise(
-    p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr, STOCHASTIC: tl.constexpr,
-    LIFT: tl.constexpr,
-):  # fmt: skip
-    """The code of each element, int32; without LIFT `pre` is 1."""
+    p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr, STOCHASTIC: tl.constexpr
+):
+    """The code of each element, int32."""
     if (KIND == SIGN) | (KIND == PAIR):
         return (p >= 0).to(tl.int32)
     elif KIND == NATURAL:
@@ -149,7 +148,7 @@ def quantise(
         return tl.where(bits >= 0x7F800000, 255, tl.minimum(exponent, 254))
     elif KIND == DITHER:
         high_end = 2.0 ** (LEVELS - 1)
-        t = (tl.abs(p) * pre) * k if LIFT else tl.abs(p) * k
+        t = (tl.abs(p) * pre) * k
         t = tl.minimum(t, high_end)  # NaN becomes high_end
         low = fixed(tl.minimum(t, 1.0) * ONE_STEP, u, 30)
         high = ((t.to(tl.int32, bitcast=True).to(tl.uint32) + (u >> 9)) >> 23).to(tl.int32) - 126
@@ -158,15 +157,14 @@ def quantise(
     else:
         top = LEVELS * (2.0**FRACTION if STOCHASTIC else 1.0)
         if KIND == UNSIGNED:
-            t = ((p - lo) * pre) * k if LIFT else (p - lo) * k
+            t = ((p - lo) * pre) * k
             t = tl.maximum(tl.minimum(t, top), 0.0)  # NaN becomes top
             if STOCHASTIC:
                 return fixed(t, u, FRACTION)
             else:
                 return (t + 0.5).to(tl.int32)
         else:
-            t = (p * pre) * k if LIFT else p * k
-            t = tl.minimum(tl.maximum(t, -top), top)  # NaN becomes -top
+            t = tl.minimum(tl.maximum((p * pre) * k, -top), top)  # NaN becomes -top
             if STOCHASTIC:
                 return fixed(t, u, FRACTION)
             else:

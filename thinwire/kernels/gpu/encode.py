@@ -14,7 +14,6 @@ from thinwire.kernels.gpu.elements import (
     CLIPPED,
     DITHER,
     L2,
-    MAX,
     MEAN,
     NATURAL,
     NONE,
@@ -29,8 +28,6 @@ from thinwire.kernels.gpu.elements import (
 )
 from thinwire.kernels.gpu.scales import fused_scales
 from thinwire.kernels.gpu.tiles import ROW, as_words, four, keyed, keys, origin, plane, store, times
-
-TINY = tl.constexpr(2.0**-80)  # well above the scales that `lift` lifts; a step is up to 255 times smaller
 
 
 @triton.jit
@@ -71,7 +68,7 @@ def rounded(
     key, beta, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, FRACTION: tl.constexpr,
     STOCHASTIC: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, FEEDBACK: tl.constexpr, FULL: tl.constexpr,
-    NB: tl.constexpr, LIFT: tl.constexpr,
+    NB: tl.constexpr,
 ):  # fmt: skip
     """Round, keep the error and pack; a[r] and b[r] are the scales of row r, unless MODE says to look them up."""
     UNIT_: tl.constexpr = 2.0**FRACTION if STOCHASTIC else 1.0
@@ -84,7 +81,7 @@ def rounded(
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
         k, lo, pre, step = factors(sa, sb, KIND, NORM, LEVELS, UNIT_, lo_end, hi_end)
-        q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC, LIFT)
+        q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC)
         there = here if FULL else here & (base + r * width < n)
         if not FULL:
             q = tl.where(there, q, 0)
@@ -138,13 +135,13 @@ def encode(
             total = rounded(
                 raw, e, p, eight(a), eight(b), residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
                 here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
-                TILE, SIZE, FEEDBACK, FULL, NB, True,
+                TILE, SIZE, FEEDBACK, FULL, NB,
             )  # fmt: skip
         else:
             total = rounded(
                 raw, e, p, p, p, residual, scales, codes, starts, begin, end, n, tile, lane, width, live, here, base,
                 size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC, RAGGED, SIZE,
-                FEEDBACK, FULL, NB, True,
+                FEEDBACK, FULL, NB,
             )  # fmt: skip
     else:
         rows_a, rows_b = p, p
@@ -163,26 +160,10 @@ def encode(
                 a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
                 rows_a, rows_b = eight(a), eight(b)
         HOW: tl.constexpr = MODE if NORM != NONE else FUSED
-        small = False  # whether some scale's reciprocal would overflow; most passes need not multiply by `pre`
-        if FULL and (NORM == MAX or NORM == L2) and (HOW == TILE or (HOW == FUSED and SIZE == 512)):
-            small = tl.max((rows_a[0] < TINY).to(tl.int32)) > 0
-            if small:
-                total = rounded(
-                    raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
-                    here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION,
-                    STOCHASTIC, HOW, SIZE, FEEDBACK, FULL, NB, True,
-                )  # fmt: skip
-            else:
-                total = rounded(
-                    raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
-                    here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION,
-                    STOCHASTIC, HOW, SIZE, FEEDBACK, FULL, NB, False,
-                )  # fmt: skip
-        else:
-            total = rounded(
-                raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
-                here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
-                HOW, SIZE, FEEDBACK, FULL, NB, True,
-            )  # fmt: skip
+        total = rounded(
+            raw, e, p, rows_a, rows_b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live,
+            here, base, size, first, key, beta, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FRACTION, STOCHASTIC,
+            HOW, SIZE, FEEDBACK, FULL, NB,
+        )  # fmt: skip
     if SUM:
         tl.store(partial + tl.program_id(0), total)

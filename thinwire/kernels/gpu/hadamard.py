@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 TILE = 12  # log2 of the elements of a program
 ALONE = 13  # log2 of the largest block that one program holds
-PART = 1 << 23  # elements that go through both passes of larger blocks before others do, so that the cache keeps them
+PART = (
+    1 << 26
+)  # elements that go through both passes of larger blocks; fewer stay in the cache, but launches take longer
 WORDS = ("k0", "k1", "first", "c1", "c2", "c3")
 LIMIT = tl.constexpr(TOP)
 

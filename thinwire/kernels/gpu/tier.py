@@ -19,7 +19,7 @@ PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the 
 SOME = 1  # segments per program
 WORDS = 4096  # summed per program
 NB, WARPS = 8, 4  # tiles per program
-NB_DECODE = 8
+NARROW = 4, 2  # the same for fields of one or two bits
 
 
 @final
@@ -47,7 +47,8 @@ class GpuKernels(Kernels):
         if not blocks.n:
             return None
         mode = plan.mode(quant, blocks, given=given)
-        parts = plan.parts(blocks.n, NB)
+        many, warps = NARROW if quant.width <= 2 else (NB, WARPS)
+        parts = plan.parts(blocks.n, many)
         partial = x.new_empty(sum(part.grid for part in parts), dtype=torch.int64)
         if mode != plan.FUSED and not given and quant.norm is not Norm.NONE:
             self._scales(x, residual, alpha, quant, blocks, scales, 0)
@@ -92,7 +93,7 @@ class GpuKernels(Kernels):
                     SUM=first is not None,
                     FULL=part.full,
                     NB=part.per_program,
-                    num_warps=WARPS if part.full else 1,
+                    num_warps=warps if part.full else 1,
                     **PRECISE,
                 )
                 done += part.grid
@@ -196,7 +197,7 @@ class GpuKernels(Kernels):
         count, none = len(codes), decode.MOST - len(codes)
         scales = [side if side.numel() else out for side in sides]
         with _on(out):
-            for part in plan.parts(blocks.n, NB_DECODE):
+            for part in plan.parts(blocks.n, NB):
                 how = plan.EQUAL if mode == plan.FUSED and not part.full else mode
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
                 decode.decode[(part.grid,)](
