@@ -17,7 +17,8 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.slots import Slots
 from thinwire.core.types import Context, Layout, State
-from thinwire.exchange import AllGather, AllReduce
+from thinwire.exchange import AllGather, AllReduce, ScatterGather
+from thinwire.kernels.spec import TILE
 from thinwire.memory import ErrorFeedback, Memory
 
 N = 4
@@ -60,6 +61,14 @@ def test_all_reduce_is_the_mean() -> None:
     for result in exchanged(AllReduce(), xs, Layout.flat(100)):
         assert torch.allclose(result, torch.stack(xs).mean(0), atol=1e-6)
     assert torch.equal(*exchanged(methods.sgd().exchange, xs, Layout.flat(100))[:2])
+
+
+@pytest.mark.parametrize("size", [1, 1500, N * TILE, N * TILE + 1])
+def test_scatter_gather_is_the_mean(size: int) -> None:
+    """Also where all shards have one size, so that no check would notice one in another's place."""
+    xs = [vector(size, seed=r) for r in range(N)]
+    for result in exchanged(ScatterGather(Channel(Identity())), xs, Layout.flat(size)):
+        assert torch.allclose(result, torch.stack(xs).mean(0), atol=1e-6)
 
 
 def test_error_feedback_loses_nothing() -> None:

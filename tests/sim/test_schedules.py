@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -70,6 +71,14 @@ def test_results_come_exactly_so_many_steps_late(staleness: int) -> None:
     found = points(run(method(AllReduce(), staleness=staleness)))
     for x in found:
         torch.testing.assert_close(x, path[-1], rtol=1e-5, atol=1e-6)
+
+
+def test_every_step_draws_its_own_noise() -> None:
+    """Where the gradient is the same in every step, steps differ only by how it was rounded."""
+    problem = Problem(Point, lambda model, rank, step: (model.x * TARGETS[rank]).sum(), sgd(1.0))  # type: ignore[operator]
+    path = [points(simulate(tw.methods.qsgd(bits=2), problem, 1, steps=t, min_size=0))[0] for t in range(1, 6)]
+    moves = [path[0], *(b - a for a, b in pairwise(path))]
+    assert any(not torch.allclose(move, moves[0], atol=1e-5) for move in moves)
 
 
 def test_a_late_step_costs_the_longer_of_computing_and_sending() -> None:

@@ -17,7 +17,8 @@ from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, TILE, Blocks,
 
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SOME = 1  # segments per program
-WORDS = 4096  # summed per program
+WORDS = 2048  # summed per program
+BYTES = 1024  # the same where they do not start at a word; more would take ptxas seconds
 NB, WARPS = 8, 4  # tiles per program
 NARROW = 4, 2  # the same for fields of one or two bits
 
@@ -288,7 +289,7 @@ class GpuKernels(Kernels):
         """Partial sums of bytes."""
         n = data.numel()
         cut = n // 4 * 4 if data.data_ptr() % 4 == 0 else 0  # words that can be read as such
-        rest = -(-(n - cut) // (4 * WORDS))
+        rest = -(-(n - cut) // BYTES)
         words = -(-cut // (4 * WORDS))
         partial = data.new_empty(words + rest, dtype=torch.int64)
         with _on(data):
@@ -296,7 +297,7 @@ class GpuKernels(Kernels):
                 sums.total[(words,)](data[:cut].view(torch.int32), partial, cut, first, WORDS=WORDS)
             if rest:
                 where = (n - cut, first + cut // 4)
-                sums.ragged_total[(rest,)](data[cut:], partial[words:], *where, BYTES=4 * WORDS)
+                sums.ragged_total[(rest,)](data[cut:], partial[words:], *where, BYTES=BYTES)
         return partial
 
 
