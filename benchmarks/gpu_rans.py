@@ -55,7 +55,7 @@ def check(width: int, sigma: float, chunk: int) -> None:
         symbols = symbols_of(n, sigma, width)
         room = 1 + packed_bytes(n, width)
         out, here = torch.zeros(room, dtype=torch.uint8, device="cuda"), torch.zeros(room, dtype=torch.uint8)
-        used = cpp.encode(symbols.cpu(), here[1:], width, chunk)
+        used = cpp.encode(symbols.cpu(), here[1:], width, chunk or cpp.LIKE_A_GPU)
         here[0] = native.CODED
         size = int(rans.encode(symbols, width, out, chunk))
         assert size == 1 + used, (size, used)

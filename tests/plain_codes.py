@@ -160,19 +160,19 @@ def frequencies(counts: dict[int, int]) -> dict[int, int]:
     return freq
 
 
-def rans(symbols: list[int], escapes: bool = True, lanes: int = 4, log: int = 0) -> bytes:
-    """Chunks of 2^log symbols, or one for all of them."""
+def rans(symbols: list[int], escapes: bool = True, lanes: int = 4, log: int = 0, gpu: bool = False) -> bytes:
+    """Chunks of 2^log symbols, or one for all of them; a GPU escapes rare symbols only where that is worth it."""
     counts = dict(Counter(symbols))
     n = len(symbols)
     if len(counts) == 1:
         return bytes([1, symbols[0]])
     tail = b""
     coded = symbols
-    if escapes and worth_escaping(counts):
-        rare = rare_ones(counts)
+    rare = rare_ones(counts)
+    if escapes and len(rare) > 1 and (not gpu or worth_escaping(counts)):
         escape = min(rare)
         coded = [escape if s in rare else s for s in symbols]
-        inner = rans([s for s in symbols if s in rare], escapes=False, lanes=32 if n > 1 << 18 else 4, log=13)
+        inner = rans([s for s in symbols if s in rare], escapes=False, lanes=32 if gpu and n > 1 << 18 else 4)
         tail = bytes([escape]) + len(inner).to_bytes(4, "little") + inner
         counts = dict(Counter(coded))
     freq = frequencies(counts)

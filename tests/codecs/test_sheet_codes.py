@@ -178,17 +178,16 @@ def test_rans_is_within_a_percent_and_64_bytes(d: int, s: int) -> None:
 
 
 def test_rans_of_other_sources() -> None:
-    """More than 2^18 symbols always have 32 states: 100 bytes more."""
     g = torch.Generator().manual_seed(0)
     n = 1 << 20
     for p in (0.5, 0.1, 0.01, 0.001, 0.0001):
         symbols = (torch.rand(n, generator=g) < p).to(torch.uint8)
-        assert Rans().pack(symbols, 1).numel() <= 1.01 * entropy(symbols) * n / 8 + 164
+        assert Rans().pack(symbols, 1).numel() <= 1.01 * entropy(symbols) * n / 8 + 64
     for sigma in (0.3, 1.0, 5.0, 30.0):  # rounded Gaussians, and the same with 1% of large values
         q = (torch.randn(n, generator=g) * sigma).round().clamp(-127, 127).int()
         for z in (q, torch.where(torch.rand(n, generator=g) < 0.01, torch.randint(-127, 128, (n,), generator=g), q)):
             symbols = torch.where(z < 0, -2 * z - 1, 2 * z).to(torch.uint8)
-            assert Rans().pack(symbols, 8).numel() <= 1.015 * entropy(symbols) * n / 8 + 164
+            assert Rans().pack(symbols, 8).numel() <= 1.01 * entropy(symbols) * n / 8 + 64
 
 
 @pytest.mark.parametrize("d", [1024, 4096, 16129])
@@ -219,7 +218,7 @@ def test_entropy_coding_is_where_two_orders_of_magnitude_come_from(d: int, s: in
     count = 2**18 // d
     symbols = torch.cat([symbols_of(d, s, seed) for seed in range(count)])
     measured = 8 * Rans().pack(symbols, 4).numel() / symbols.numel()
-    assert measured == pytest.approx(bits, rel=0.15 if d == 256 else 0.11)  # d = 256: see test_sheet_qsgd.py
+    assert measured == pytest.approx(bits, rel=0.15 if d == 256 else 0.1)  # d = 256: see test_sheet_qsgd.py
     assert 32 / measured == pytest.approx(times, rel=0.15)
     assert 8 * BitPack().pack(symbols, 4 if s == 4 else 2).numel() / symbols.numel() == pytest.approx(
         4 if s == 4 else 2

@@ -1,12 +1,14 @@
 """rANS: symbols at their entropy, from one histogram per message. It reaches the bits of the papers' formulas.
 
-n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1.5% and 64 bytes more for alphabets of
-a few symbols (a table of 256 frequencies takes about 300 bytes; more than 2^18 symbols have 100 bytes more).
-Frequencies are multiples of 2^-12. Symbols rarer than half of that have one each, unless that would cost the others
-half a percent: then they follow an escape, in a message of their own. A chunk has 32 states where they are less than
-1% of it, otherwise 4, and as few symbols as that allows: 2^14 of 7 bits, 2^17 of one bit. Chunks are coded side by
-side, on all cores or by a warp of a GPU each, to the same bytes; kernels/cpu/rans_message.h describes them. A message
-longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as they began.
+n symbols with counts d_k take sum_k d_k log2(n / d_k) / 8 bytes, and at most 1% and 64 bytes more for alphabets of
+a few symbols (a table of 256 frequencies takes about 300 bytes), where a CPU writes them. Frequencies are multiples of
+2^-12; symbols rarer than half of that follow an escape, in a message of their own. A chunk of up to 2^21 symbols, 2^19
+or more where there are several, has 4 states, or 32 where they are less than 0.7% of it.
+
+A GPU codes each chunk by a warp. It makes more of them, of 10 KiB, and gives rare symbols frequencies of their own where
+that costs less than half a percent: 1.5% in all. Any device reads what any other wrote; kernels/cpu/rans_message.h
+describes the bytes. A message longer than plain fields is sent as plain fields. Damage is noticed when the states do
+not end as they began.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 BAD_SYMBOL = -4  # see native.FAULTS
 AVX512 = 2  # see Kernels.vectors
+LIKE_A_GPU = 1  # see rans_message.h
 
 
 @final
@@ -118,7 +121,8 @@ def decode_frame(data: Tensor, width: int, out: Tensor) -> int:
 def encode(symbols: Tensor, out: Tensor, width: int = 8, chunk: int = 0) -> int:
     """The bytes written to `out`, negative if it is too short; the same by plain code and by AVX-512.
 
-    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule.
+    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule, and LIKE_A_GPU to
+    that of GPUs.
     """
     arguments = (symbols.data_ptr(), symbols.numel(), out.data_ptr(), out.numel(), 1 << width)
     return int(codes().rans_encode(*arguments, torch.get_num_threads(), chunk, select(symbols).vectors >= AVX512))

@@ -33,7 +33,7 @@ def mostly(n: int, rares: range, share: float) -> Tensor:
 def frame(symbols: Tensor, width: int, chunk: int = 0) -> Tensor:
     """What C++ writes, behind the first byte of a frame."""
     out = torch.zeros(1 + packed_bytes(symbols.numel(), width), dtype=torch.uint8)
-    used = cpp.encode(symbols, out[1:], width, chunk)
+    used = cpp.encode(symbols, out[1:], width, chunk or cpp.LIKE_A_GPU)
     if used < 0:
         out[1:] = BitPack().pack(symbols, width)
         return out

@@ -82,7 +82,7 @@ int64_t huffman_decode_(Address data, int64_t size, Address s, int64_t n, bool r
 
 int64_t rans_encode_(Address s, int64_t n, Address out, int64_t room, int limit, int threads, int chunk, bool vectors) {
     nb::gil_scoped_release release;
-    if (chunk && (chunk < SMALLEST_CHUNK || chunk > LARGEST_CHUNK)) return BAD_COUNT;
+    if (chunk && chunk != LIKE_A_GPU && (chunk < SMALLEST_CHUNK || chunk > LARGEST_CHUNK)) return BAD_COUNT;
     return rans_encode(at<const uint8_t>(s), n, at<uint8_t>(out), room, limit, threads, vectors && has_avx512(), chunk);
 }
 

@@ -65,24 +65,25 @@ inline uint64_t share(uint64_t part, uint64_t n, uint64_t total) {
 inline bool is_rare(uint64_t count, uint64_t n) { return count && count * 2 * TOTAL < n; }
 
 // Whether rare symbols should share a frequency. A frequency of 1 for each of r takes (r - 1) / 2^12 from the others,
-// which costs every symbol (r - 1) / (2^12 ln 2) bits: too many where that is half a percent.
-bool worth_escaping(const uint64_t* count, uint64_t n) {
+// which costs every symbol (r - 1) / (2^12 ln 2) bits: on a GPU, where escapes take time, too many if that is half a
+// percent.
+bool worth_escaping(const uint64_t* count, uint64_t n, bool gpu) {
     uint64_t rares = 0, bits = 0;
     for (int s = 0; s < 256; ++s) {
         rares += is_rare(count[s], n);
         if (count[s]) bits += bits_of(count[s], share(count[s], n, TOTAL));
     }
-    return rares > 1 && (rares - 1) * n > 14 * bits;
+    return rares > 1 && (!gpu || (rares - 1) * n > 14 * bits);
 }
 
 // Frequencies of at least 1 that sum to 2^12, from counts of two or more symbols. Rare symbols share one frequency
 // where that is worth it, and otherwise have 1 each; the others have the rest in proportion to their counts.
-void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes) {
+void fit(Model& m, const uint64_t* counts, uint64_t n, bool escapes, bool gpu) {
     uint64_t count[256];
     memcpy(count, counts, sizeof count);
     for (int s = 0; s < 256; ++s) m.rare[s] = is_rare(count[s], n);
     m.escape = -1;
-    if (escapes && worth_escaping(count, n)) {
+    if (escapes && worth_escaping(count, n, gpu)) {
         for (int s = 255; s >= 0; --s)
             if (m.rare[s]) m.escape = s;
         for (int s = 0; s < 256; ++s)

@@ -14,10 +14,10 @@
 namespace {
 
 enum Message { ONE = 1, RANS = 2, WIDE = 4, ESCAPE = 8 };
-// log2 of the symbols of a chunk. A GPU gives each chunk 32 threads, so chunks are as small as their sizes and states
-// allow: these cost 100 bytes that carry nothing, 1% of a chunk of ENOUGH bytes.
-constexpr int SMALLEST_CHUNK = 13, LARGEST_CHUNK = 21;
-constexpr uint64_t ENOUGH = 10 << 10;
+// log2 of the symbols of a chunk. Sizes and 32 states cost 132 bytes, so a chunk with 32 states has ENOUGH bytes. A CPU has
+// few threads and makes chunks of CHUNK; on a GPU each chunk has 32 threads, and its chunks are as small as may be.
+constexpr int SMALLEST_CHUNK = 13, CHUNK = 19, LARGEST_CHUNK = 21, LIKE_A_GPU = 1;
+constexpr uint64_t ENOUGH = 20 << 10, ENOUGH_ON_A_GPU = 10 << 10;
 constexpr int64_t FEW = 1 << 18;    // more symbols have 32 states however few their bytes: 4 would take too long
 constexpr int64_t PIECE = 1 << 18;  // of a histogram
 
@@ -108,10 +108,13 @@ void encode_chunks(void* ctx, int64_t a, int64_t b) {
 inline int64_t neighbour(const Model& m, int v) { return v < 2 ? 0 : m.freq[v % 2 ? v - 2 : v - 1]; }
 
 // Bytes, or BAD_COUNT when they would be more than `room`. Symbols are less than `limit`. `chunk` is log2 of the symbols
-// of a chunk, with 32 states; or 0 for what suits their bytes.
+// of a chunk, with 32 states; or 0 for what suits their bytes, or LIKE_A_GPU for what a GPU makes of them.
 int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int limit, int threads, bool vectors,
                     int chunk = 0, bool escapes = true) {
     if (room < 2) return BAD_COUNT;
+    const bool gpu = chunk;
+    if (chunk == LIKE_A_GPU) chunk = 0;
+    const bool wide = chunk || (gpu && n > FEW);
     uint64_t count[256];
     count_symbols(s, n, vectors && limit <= 16, threads, count);
     uint64_t seen = 0;
@@ -119,13 +122,15 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
     if (seen != (uint64_t)n) return BAD_SYMBOL;
     if (count[s[0]] == (uint64_t)n) return out[0] = ONE, out[1] = s[0], 2;
     Model m;
-    fit(m, count, n, escapes);
+    fit(m, count, n, escapes, gpu);
     m.fill(true);
     const uint64_t bytes = estimate(m, count);
-    int log = chunk ? chunk : SMALLEST_CHUNK;
-    while (!chunk && log < LARGEST_CHUNK && (1ll << log) < n && (bytes << log) / n < ENOUGH) ++log;
+    const uint64_t enough = gpu ? ENOUGH_ON_A_GPU : ENOUGH;
+    int log = chunk ? chunk : gpu ? SMALLEST_CHUNK : CHUNK;
+    while (!chunk && log > SMALLEST_CHUNK && (1ll << (log - 1)) >= n) --log;
+    while (!chunk && log < LARGEST_CHUNK && (1ll << log) < n && (bytes << log) / n < enough) ++log;
     Chunks j{&m, n, 1ll << log, ((n - 1) >> log) + 1, 4, vectors, s, nullptr, {}, {}};
-    if (chunk || n > FEW || bytes / j.count >= ENOUGH) j.lanes = 32;
+    if (wide || bytes / j.count >= enough) j.lanes = 32;
     if (j.count == 1) j.size = n;
 
     std::vector<uint8_t> head(2);
@@ -145,7 +150,7 @@ int64_t rans_encode(const uint8_t* s, int64_t n, uint8_t* out, int64_t room, int
             if (m.rare[s[i]]) rare.push_back(s[i]);
         std::vector<uint8_t> coded(2 * rare.size() + 2048);
         // A GPU's warp should not take longer for the rare symbols than the others do for a chunk.
-        const int small = chunk || n > FEW ? SMALLEST_CHUNK : 0;
+        const int small = wide ? SMALLEST_CHUNK : gpu ? LIKE_A_GPU : 0;
         const int64_t used = rans_encode(rare.data(), rare.size(), coded.data(), coded.size(), limit, 1, vectors, small,
                                          false);
         if (used < 0) return used;

@@ -1,4 +1,4 @@
-"""rANS on the device: the bytes of thinwire/kernels/cpu/rans_message.h, with no wait for the host.
+"""rANS on the device: the bytes of thinwire/kernels/cpu/rans_message.h, LIKE_A_GPU, with no wait for the host.
 
 `encode` counts the symbols, fits the model, codes every chunk into a room of its own, sums the sizes and copies the
 chunks side by side; a message longer than plain fields becomes plain fields on the device. How long it is stays in
@@ -109,7 +109,7 @@ def encode(symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tun
     """Write a frame for `symbols` (uint8) to `out`, which has room for a byte more than plain fields.
 
     Returns how many bytes it has, int64 (1,) on the device; negative where a symbol does not fit `width` bits.
-    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of all devices.
+    `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of GPUs.
     """
     n = symbols.numel()
     assert n
