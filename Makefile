@@ -10,9 +10,9 @@ NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.
 demo: $(STAMP)
 	$(BIN)/thinwire demo
 
-# Three workers on two cores: one of them mostly waits for ranks that are gone (tests/distributed/conftest.py).
+# Three workers on two cores: one of them mostly waits for ranks that are gone (tests/schedule.py).
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 3
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)

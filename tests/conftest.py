@@ -27,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="repeat what is rare as often as it takes to see it")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from schedule import Groups  # noqa: PLC0415  (pytest-xdist need not be there)
+
+    return Groups(config, log)
+
+
 @pytest.fixture
 def write_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--write-golden"))

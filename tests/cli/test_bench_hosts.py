@@ -13,7 +13,6 @@ from thinwire.cli.app import main
 from thinwire.lab.bench_hosts import BASELINES
 from thinwire.lab.net import reaper
 
-pytestmark = pytest.mark.xdist_group("processes")
 SHORT = ["bench", "step", "--hosts", "2", "--rate", "200mbit", "--params", "65536", "--repeats", "1"]
 
 

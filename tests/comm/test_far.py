@@ -20,7 +20,6 @@ from thinwire.comm.processes import Processes
 from thinwire.core.method import METHODS
 from thinwire.core.payload import HEADER
 
-pytestmark = pytest.mark.xdist_group("processes")
 IN_STEP = [name for name in METHODS if METHODS[name]().sync.staleness is not None]
 
 

@@ -13,7 +13,6 @@ import pytest
 from ranks import as_torchrun
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("processes")
 
 
 def torchrun(name: str) -> str:

@@ -24,7 +24,6 @@ from thinwire.lab.net.inside import enter
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.net.tools import call, check
 
-pytestmark = pytest.mark.xdist_group("processes")
 OWNER = """
 import subprocess, sys, time
 from thinwire.lab.net import Network

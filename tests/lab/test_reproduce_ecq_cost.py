@@ -13,7 +13,6 @@ from thinwire.lab.reproduce.ecq_traffic import CHANNELS, WHOLE, EcqTraffic
 from thinwire.lab.reproduce.one_model import Run, elements, train
 from thinwire.lab.reproduce.syn_20k import STAGES, Job
 
-pytestmark = pytest.mark.xdist_group("processes")
 MADE: tuple[Reproduction, ...] = (EcqTraffic(), EcqFig3())
 DATA, PAPERS = figures.ROOT / "benchmarks" / "data", figures.ROOT / "docs" / "papers"
 SMALL = EcqFig3(Job(features=400, samples=2_000, tests=400, batch=64, steps=60, lr=0.05))

@@ -1,0 +1,34 @@
+"""Which tests share a worker of pytest-xdist: those with several processes each run one at a time.
+
+They are in two groups: files that compute, and files that mostly wait until a rank is missed. All other tests go to
+whoever is free. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with pytest 9.2.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+WAITING = ("test_async_pairs", "test_faults", "test_leaving", "test_misuse", "test_refusals")
+PROCESSES = (
+    "tests/distributed/",
+    "tests/examples/",
+    "tests/cli/test_bench_hosts",
+    "tests/comm/test_far",
+    "tests/cli/test_race",
+    "tests/lab/test_net",
+    "tests/lab/test_reproduce_ecq_cost",
+)
+
+
+@final
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A group is one scope, and so is every other test by itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", maxsplit=1)[0]
+        if not path.startswith(PROCESSES):
+            return nodeid
+        waits = path.rpartition("/")[2].removesuffix(".py") in WAITING
+        return "waiting" if waits else "processes"
