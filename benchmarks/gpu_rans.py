@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from gpu_clock import kernels, milliseconds
 from torch import Tensor
 
 from thinwire.codecs import native
@@ -29,24 +29,6 @@ def symbols_of(n: int, sigma: float, width: int) -> Tensor:
     g = torch.Generator(device="cuda").manual_seed(0)
     q = (torch.randn(n, generator=g, device="cuda") * sigma).round().int()
     return torch.where(q < 0, -2 * q - 1, 2 * q).clamp(max=2**width - 1).to(torch.uint8)
-
-
-def milliseconds(run: Callable[[], object]) -> float:
-    """The median of 10 runs, captured, so that launches cost little."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times: list[float] = []
-    for _ in range(12):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return sorted(times[2:])[5]
 
 
 def check(width: int, sigma: float, chunk: int) -> None:
@@ -65,17 +47,6 @@ def check(width: int, sigma: float, chunk: int) -> None:
         assert torch.equal(back, symbols)
         out[size // 2] ^= 1
         assert int(rans.decode(out[:size].clone(), width, back)) != 0
-
-
-def kernels(run: Callable[[], object]) -> str:
-    """Microseconds of each kernel of a run."""
-    run()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        run()
-        torch.cuda.synchronize()
-    events = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    return ", ".join(f"{e.name} {e.device_time:.0f}" for e in events if "at::native" not in e.name)
 
 
 @dataclass(frozen=True)

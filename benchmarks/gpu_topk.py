@@ -14,6 +14,7 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
+from gpu_clock import kernels, milliseconds
 from torch import Tensor
 
 from thinwire.kernels.cpu import selection as cpp
@@ -39,24 +40,6 @@ def vector(n: int, kind: str) -> Tensor:
     return KINDS[kind](torch.randn(n, generator=g, device="cuda"))
 
 
-def milliseconds(run: Callable[[], object]) -> float:
-    """The median of 10 runs, captured, so that launches cost little."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times: list[float] = []
-    for _ in range(12):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return sorted(times[2:])[5]
-
-
 def launched(run: Callable[[], object]) -> float:
     """The mean of 20 runs in a row, launches and all."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -66,17 +49,6 @@ def launched(run: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 20
-
-
-def kernels(run: Callable[[], object]) -> str:
-    """Microseconds of each kernel of a run."""
-    run()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        run()
-        torch.cuda.synchronize()
-    events = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    return ", ".join(f"{e.name[:40]} {e.device_time:.0f}" for e in events)
 
 
 def check(x: Tensor, k: int, what: str) -> None:

@@ -18,7 +18,7 @@ from thinwire.kernels.gpu.elements import (
     number,
     value,
 )
-from thinwire.kernels.gpu.tiles import field, load
+from thinwire.kernels.gpu.tiles import field, load, so_far, write
 
 MOST = 8  # payloads in one pass
 SMALL = tl.constexpr(2.0**-100)
@@ -43,8 +43,8 @@ def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl
     if KIND == NATURAL:
         return value(planes[R] & 255, (planes[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
     else:
-        bits = field(planes, R, WIDTH)
         _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
+        bits = field(planes, R, WIDTH)
         if FOLD:
             v, unit = in_place(planes, R, WIDTH, KIND == SIGNED)
             part = v * ((step * weight) * unit)
@@ -118,21 +118,13 @@ def added(
     """Read what is there, add COUNT payloads, and write."""
     base = tile[:, None].to(tl.int64) * 512 + lane
     here = live[:, None] & (lane < width)
-    rows = ()
-    for r in tl.static_range(8):
-        if FRESH:
-            rows = rows + (tl.zeros([NB, 64], tl.float32),)
-        else:
-            there = here if FULL else here & (base + r * width < n)
-            rows = rows + (tl.load(out + base + r * width, mask=there, other=0.0),)
+    rows = so_far(out, base, width, here, n, FRESH, FULL, NB)
     for i in tl.static_range(COUNT):
         rows = add_one(
             rows, sides[i], codes[i], starts, reach, begin, end, tile, lane, width, live, here, base, size, weight,
             lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, BY_TILE, FOLD,
         )  # fmt: skip
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        tl.store(out + base + r * width, rows[r], mask=there)
+    write(out, rows, base, width, here, n, FULL)
 
 
 @triton.jit(do_not_specialize=["tile0", "lanes", "size"])
@@ -152,25 +144,18 @@ def decode(
     sides = (s0, s1, s2, s3, s4, s5, s6, s7)
     codes = (c0, c1, c2, c3, c4, c5, c6, c7)
     begin, end = 0, 0
-    BY_TILE: tl.constexpr = MODE == TILE
     quick = False  # each branch writes for itself: what branches return would change threads
     if MODE == RAGGED:
         begin, end, quick = reached(reach, tile, live)
     elif FOLD:
         quick = foldable(sides, tile, lane, live, weight, lo_end, hi_end, KIND, NORM, LEVELS, COUNT, SIZE)
-    if FOLD or MODE == RAGGED:
-        if quick:
-            added(
-                sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
-                KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == RAGGED, FOLD,
-            )  # fmt: skip
-        else:
-            added(
-                sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
-                KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, False, False,
-            )  # fmt: skip
+    if quick:
+        added(
+            sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
+            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == RAGGED, FOLD,
+        )  # fmt: skip
     else:
         added(
             sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
-            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, BY_TILE, False,
+            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == TILE, False,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from thinwire.kernels.gpu.elements import (
     words,
 )
 from thinwire.kernels.gpu.scales import fused_scales
-from thinwire.kernels.gpu.tiles import ROW, as_words, four, keyed, keys, origin, plane, store, times
+from thinwire.kernels.gpu.tiles import as_words, compensated, plane, put, store
 
 
 @triton.jit
@@ -39,27 +39,11 @@ def natural(code, p, raw, codes, first, tile, lane, lanes, live, here, n, base, 
         s = (held.to(tl.int32, bitcast=True) >> 31) & 1
         signs = signs + (s if FULL else tl.where(here & (base + r * lanes < n), s, 0),)
     packed = plane(signs, 0, 1)
-    bytes_ = codes.to(tl.pointer_type(tl.uint8))
-    if FULL:
-        index = tile[:, None].to(tl.int64) * 144 + tl.arange(0, 16)[None, :] + first
-        total = tl.zeros([NB, 16], tl.int64)
-        z = origin(index)
-        odd = (index & 1) != 0
-        at = tile[:, None].to(tl.int64) * 576 + lane
-        for j in tl.static_range(9):
-            w = as_words(packed if j == 8 else code[j if j < 8 else 0], NB)
-            tl.store(bytes_ + at + j * 64, four(w, NB).to(tl.uint8), mask=live[:, None])
-            total += times(w, keys(z, odd))
-            z += ROW
-        return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
-    else:
-        total = tl.zeros([NB, 64], tl.int64)
-        for j in tl.static_range(9):
-            byte = packed if j == 8 else code[j if j < 8 else 0]
-            at = tile[:, None].to(tl.int64) * 576 + j * lanes + lane
-            tl.store(bytes_ + at, byte.to(tl.uint8), mask=here)
-            total += tl.where(here, keyed(byte << ((at % 4) * 8).to(tl.int32), at // 4 + first), 0)
-        return tl.sum(tl.sum(total, axis=1), axis=0)
+    rows = ()
+    for j in tl.static_range(8):
+        rows = rows + (as_words(code[j], NB) if FULL else code[j],)
+    rows = rows + (as_words(packed, NB) if FULL else packed,)
+    return put(rows, codes, first, tile, lane, lanes, live, here, NB, 9, FULL)
 
 
 @triton.jit
@@ -115,17 +99,7 @@ def encode(
     key = words(k0, k1, c0, c1, c2, c3)
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
 
-    raw, e, p = (), (), ()
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
-        raw = raw + (v,)
-        if FEEDBACK:
-            old = tl.load(residual + base + r * width, mask=there, other=0.0)
-            e = e + (old,)
-            p = p + (v + old * alpha,)
-        else:
-            p = p + (v,)
+    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL)
 
     begin, end = 0, 0
     if MODE == RAGGED:

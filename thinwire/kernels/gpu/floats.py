@@ -11,7 +11,7 @@ import triton.language as tl
 from thinwire.kernels.gpu.blocks import EQUAL, FUSED, eight, inside, looked_up, of_tiles
 from thinwire.kernels.gpu.elements import MAX
 from thinwire.kernels.gpu.scales import fused_scales
-from thinwire.kernels.gpu.tiles import field, load, store
+from thinwire.kernels.gpu.tiles import compensated, field, load, so_far, store, write
 
 
 @triton.jit
@@ -66,17 +66,7 @@ def encode(
     width = 64 if FULL else lanes
     base = tile[:, None].to(tl.int64) * 512 + lane
     here = live[:, None] & (lane < width)
-    raw, e, p = (), (), ()
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
-        raw = raw + (v,)
-        if FEEDBACK:
-            old = tl.load(residual + base + r * width, mask=there, other=0.0)
-            e = e + (old,)
-            p = p + (v + old * alpha,)
-        else:
-            p = p + (v,)
+    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL)
     rows = p
     if MODE == FUSED:
         rows, _ = fused_scales(p, scales, tile, live, 0.0, MAX, SIZE, NB)
@@ -120,21 +110,13 @@ def decode(
     here = live[:, None] & (lane < width)
     sides = (s0, s1, s2, s3, s4, s5, s6, s7)
     codes = (c0, c1, c2, c3, c4, c5, c6, c7)
-    rows = ()
-    for r in tl.static_range(8):
-        if FRESH:
-            rows = rows + (tl.zeros([NB, 64], tl.float32),)
-        else:
-            there = here if FULL else here & (base + r * width < n)
-            rows = rows + (tl.load(out + base + r * width, mask=there, other=0.0),)
+    rows = so_far(out, base, width, here, n, FRESH, FULL, NB)
     for i in tl.static_range(COUNT):
         rows = add_one(
             rows, sides[i], codes[i], tile, lane, width, live, here, base, size, weight,
             TOP, BIAS, MANTISSA, WIDTH, MODE, SIZE, FULL, NB,
         )  # fmt: skip
-    for r in tl.static_range(8):
-        there = here if FULL else here & (base + r * width < n)
-        tl.store(out + base + r * width, rows[r], mask=there)
+    write(out, rows, base, width, here, n, FULL)
 
 
 @triton.jit

@@ -100,33 +100,47 @@ def word(rows, J: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB:
 
 
 @triton.jit
+def put(planes, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, COUNT: tl.constexpr, FULL: tl.constexpr):
+    """Write COUNT planes of each tile and return the checksum's sum, int64.
+
+    Planes of full tiles are given as words, (tiles, 16), those of the narrow last tile as bytes, (tiles, 64).
+    """
+    bytes_ = out.to(tl.pointer_type(tl.uint8))
+    at = tile[:, None].to(tl.int64) * (64 * COUNT) + lane
+    if FULL:
+        index = tile[:, None].to(tl.int64) * (16 * COUNT) + tl.arange(0, 16)[None, :] + first
+        total = tl.zeros([NB, 16], tl.int64)
+        z = origin(index)
+        odd = (index & 1) != 0
+        for j in tl.static_range(COUNT):
+            tl.store(bytes_ + at + j * 64, four(planes[j], NB).to(tl.uint8), mask=live[:, None])
+            total += times(planes[j], keys(z, odd))
+            z += ROW
+        return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
+    else:
+        total = tl.zeros([NB, 64], tl.int64)
+        for j in tl.static_range(COUNT):
+            there = at + j * lanes
+            tl.store(bytes_ + there, planes[j].to(tl.uint8), mask=here)
+            total += tl.where(here, keyed(planes[j] << ((there % 4) * 8).to(tl.int32), there // 4 + first), 0)
+        return tl.sum(tl.sum(total, axis=1), axis=0)
+
+
+@triton.jit
 def store(
     rows, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr,
     FULL: tl.constexpr,
 ):  # fmt: skip
-    """Write the planes of full tiles, or those of the narrow last tile; returns the checksum's sum, int64."""
-    bytes_ = out.to(tl.pointer_type(tl.uint8))
-    at = tile[:, None].to(tl.int64) * (64 * WIDTH) + lane
+    """Pack the codes of tiles and write them; returns the checksum's sum, int64."""
+    planes = ()
     if FULL:
-        index = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :] + first
-        total = tl.zeros([NB, 16], tl.int64)
-        z = origin(index)
-        odd = (index & 1) != 0
         for j in tl.static_range(WIDTH):
-            w = word(rows, j, WIDTH, SIGN_BIT, NB)
-            tl.store(bytes_ + at + j * 64, four(w, NB).to(tl.uint8), mask=live[:, None])
-            total += times(w, keys(z, odd))
-            z += ROW
-        return tl.sum(tl.sum(tl.where(live[:, None], total, 0), axis=1), axis=0)
+            planes = planes + (word(rows, j, WIDTH, SIGN_BIT, NB),)
     else:
         fields = masked(rows, WIDTH)
-        total = tl.zeros([NB, 64], tl.int64)
         for j in tl.static_range(WIDTH):
-            byte = plane(fields, j, WIDTH)
-            there = at + j * lanes
-            tl.store(bytes_ + there, byte.to(tl.uint8), mask=here)
-            total += tl.where(here, keyed(byte << ((there % 4) * 8).to(tl.int32), there // 4 + first), 0)
-        return tl.sum(tl.sum(total, axis=1), axis=0)
+            planes = planes + (plane(fields, j, WIDTH),)
+    return put(planes, out, first, tile, lane, lanes, live, here, NB, WIDTH, FULL)
 
 
 @triton.jit
@@ -154,3 +168,41 @@ def field(planes, R: tl.constexpr, WIDTH: tl.constexpr):
     if LOW + WIDTH > 8:  # the rest is in the next plane
         code = (code & ((1 << (8 - LOW)) - 1)) | (planes[J + 1] << (8 - LOW))
     return code
+
+
+@triton.jit
+def compensated(x, residual, alpha, base, width, here, n, FEEDBACK: tl.constexpr, FULL: tl.constexpr):
+    """Eight rows of x, of the residual e with FEEDBACK, and of p = x + alpha e."""
+    raw, e, p = (), (), ()
+    for r in tl.static_range(8):
+        there = here if FULL else here & (base + r * width < n)
+        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
+        raw = raw + (v,)
+        if FEEDBACK:
+            old = tl.load(residual + base + r * width, mask=there, other=0.0)
+            e = e + (old,)
+            p = p + (v + old * alpha,)
+        else:
+            p = p + (v,)
+    return raw, e, p
+
+
+@triton.jit
+def so_far(out, base, width, here, n, FRESH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):
+    """Eight rows of what is to be added to: zeros if FRESH."""
+    rows = ()
+    for r in tl.static_range(8):
+        if FRESH:
+            rows = rows + (tl.zeros([NB, 64], tl.float32),)
+        else:
+            there = here if FULL else here & (base + r * width < n)
+            rows = rows + (tl.load(out + base + r * width, mask=there, other=0.0),)
+    return rows
+
+
+@triton.jit
+def write(out, rows, base, width, here, n, FULL: tl.constexpr):
+    """Store eight rows of floats."""
+    for r in tl.static_range(8):
+        there = here if FULL else here & (base + r * width < n)
+        tl.store(out + base + r * width, rows[r], mask=there)
