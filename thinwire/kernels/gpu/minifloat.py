@@ -9,8 +9,8 @@ import torch
 
 from thinwire.kernels.gpu import floats, plan
 from thinwire.kernels.gpu.decode import MOST
-from thinwire.kernels.gpu.tier import NB, PRECISE, WARPS, GpuKernels, _as_words, _on
-from thinwire.kernels.spec import TILE, Blocks, Kind, Norm, Quant
+from thinwire.kernels.gpu.launch import NB, PRECISE, WARPS, as_words, on, scaled
+from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,22 +33,15 @@ def write(
     first: int | None = None,
 ) -> Tensor | None:
     """Encode, and with a residual keep the error; returns partial sums for the checksum if `first` is given."""
-    blocks, parts = Blocks(x.numel(), size=size), plan.parts(x.numel(), NB)
-    partial = x.new_empty(sum(part.grid for part in parts), dtype=torch.int64)
-    mode, done, tier = plan.mode(LARGEST, blocks, given=False), 0, GpuKernels()
-    if mode != plan.FUSED and blocks.n:
-        tier._scales(x, residual, alpha, LARGEST, blocks, scales, 0)
-    with _on(x):
-        for part in parts:
-            how = mode
-            if mode == plan.FUSED and not part.full:
-                how = plan.EQUAL
-                tier._scales(x, residual, alpha, LARGEST, blocks, scales, part.tile0 * TILE // size)
+    blocks, done = Blocks(x.numel(), size=size), 0
+    partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, NB)), dtype=torch.int64)
+    with on(x):
+        for part, how in scaled(x, residual, alpha, LARGEST, blocks, scales, NB):
             floats.encode[(part.grid,)](
                 x,
                 x if residual is None else residual,
                 scales,
-                _as_words(codes),
+                as_words(codes),
                 partial[done:],
                 blocks.n,
                 part.tiles,
@@ -82,12 +75,11 @@ def add(
 ) -> None:
     """Decode payloads, up to eight in one pass, and add them in order."""
     blocks = Blocks(out.numel(), size=size)
-    mode = plan.mode(LARGEST, blocks, given=False)
-    with _on(out):
+    with on(out):
         for at in range(0, len(codes), MOST):
             sides, some = scales[at : at + MOST], codes[at : at + MOST]
             none = MOST - len(some)
-            for part in plan.parts(blocks.n, NB):
+            for part, how in plan.passes(LARGEST, blocks, NB):
                 floats.decode[(part.grid,)](
                     *sides,
                     *[sides[0]] * none,
@@ -100,7 +92,7 @@ def add(
                     part.lanes,
                     size,
                     weight,
-                    **_constants(form, blocks, plan.EQUAL if mode == plan.FUSED and not part.full else mode),
+                    **_constants(form, blocks, how),
                     COUNT=len(some),
                     FRESH=fresh and at == 0,
                     FULL=part.full,

@@ -58,6 +58,13 @@ def mode(quant: Quant, blocks: Blocks, *, given: bool) -> int:
     return WHOLE if blocks.size % TILE == 0 or blocks.count == 1 else EQUAL
 
 
+def passes(quant: Quant, blocks: Blocks, per_program: int, *, given: bool = False) -> list[tuple[Part, int]]:
+    """The launches for all elements, each with how its elements find their scales."""
+    how = mode(quant, blocks, given=given)
+    narrow = EQUAL if how == FUSED else how  # rows of a narrow tile are not whole blocks
+    return [(part, how if part.full else narrow) for part in parts(blocks.n, per_program)]
+
+
 def constant(blocks: Blocks) -> int:
     """The size of blocks where it is a constant of the compiled pass: division by a power of two is a shift."""
     size = blocks.size

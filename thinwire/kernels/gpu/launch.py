@@ -1,0 +1,93 @@
+"""What launches of the Triton tier share: the device, addresses, and scales that are found before an encode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.gpu import plan, scales
+from thinwire.kernels.gpu.plan import FUSED, SEGMENT, Part, mode, passes
+from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
+
+PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
+SOME = 1  # segments per program
+NB, WARPS = 8, 4  # tiles per program
+
+
+def on(x: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device: make it that of the tensor."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def as_words(codes: Tensor) -> Tensor:
+    """Bytes from an address that words may be stored to."""
+    assert codes.data_ptr() % 4 == 0
+    return codes[: codes.numel() // 4 * 4].view(torch.int32) if codes.numel() >= 4 else codes
+
+
+def scaled(
+    x: Tensor,
+    residual: Tensor | None,
+    alpha: float,
+    quant: Quant,
+    blocks: Blocks,
+    out: Tensor,
+    per_program: int,
+    *,
+    given: bool = False,
+) -> Iterator[tuple[Part, int]]:
+    """The launches of an encode with how each finds its scales, after those have been found that it looks up."""
+    ahead = not given and quant.norm is not Norm.NONE
+    fused = mode(quant, blocks, given=given) == FUSED
+    if ahead and not fused:
+        find_scales(x, residual, alpha, quant, blocks, out, 0)
+    for part, how in passes(quant, blocks, per_program, given=given):
+        if ahead and fused and how != FUSED:  # the blocks of the narrow tile
+            find_scales(x, residual, alpha, quant, blocks, out, part.tile0 * TILE // blocks.size)
+        yield part, how
+
+
+def find_scales(
+    x: Tensor, residual: Tensor | None, alpha: float, quant: Quant, blocks: Blocks, out: Tensor, block0: int
+) -> None:
+    """The scales of all blocks from `block0` on."""
+    ragged = blocks.starts is not None
+    table = plan.table(blocks, x.device) if ragged else None
+    if table is not None:
+        per_block, count, grid = 1, blocks.count, table.segments.shape[0]
+        single = table.longest <= SEGMENT
+    else:
+        per_block = -(-blocks.size // SEGMENT)
+        count = blocks.count - block0
+        grid, single = count * per_block, per_block == 1
+    scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
+    constant: dict[str, Any] = {"NORM": int(quant.norm), "RAGGED": ragged}
+    with on(x):
+        scales.segments[(-(-grid // SOME),)](
+            x,
+            x if residual is None else residual,
+            out,
+            scratch,
+            x if table is None else table.segments,
+            blocks.n,
+            grid,
+            block0,
+            blocks.size,
+            per_block,
+            alpha,
+            quant.clip,
+            **constant,
+            FEEDBACK=residual is not None,
+            SINGLE=single,
+            SOME=SOME,
+            num_warps=2,
+            **PRECISE,
+        )
+        if not single:
+            starts, parts = (x, x) if table is None else (table.starts, table.parts)
+            where = (blocks.n, block0, blocks.size, per_block, quant.clip)
+            scales.combine[(count,)](out, scratch, starts, parts, *where, **constant, num_warps=1, **PRECISE)
