@@ -146,10 +146,10 @@ def test_seals_are_made_and_checked_without_a_wait(tier: str, flags: int, n: int
     kernels.get(tier).seal(here, bytes(header))
     ReferenceKernels()._seal_there(there, bytes(header), 0, 0)  # what it does on a GPU
     assert torch.equal(here, there)
-    assert not kernels.get(tier).damaged(here)
+    assert not kernels.get(tier).damaged([here])
     for place in (0, COVERED, *((HEADER.size + n - 1,) if n and flags else ())):
         here[place] ^= 64
-        assert kernels.get(tier).damaged(here)
+        assert kernels.get(tier).damaged([here])
         here[place] ^= 64
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import thinwire as tw
+from thinwire.core.method import Overlap
 from thinwire.engine.plan import MIN_SIZE, Item, chunks, make_plan, smallest
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -22,16 +23,27 @@ def names(plan: object) -> list[list[str]]:
 
 def test_buckets_are_filled_from_the_last_layer_and_small_tensors_travel_aside() -> None:
     items = [Item("a", (MB,), CPU), Item("bias", (10,), CPU), Item("b", (MB,), CPU), Item("c", (2 * MB,), CPU)]
-    plan = make_plan(items, "qsgd", bucket_mb=2.0, min_size=MIN_SIZE, exclude=())
+    plan = make_plan(items, "qsgd", overlap=Overlap(bucket_mb=2.0), min_size=MIN_SIZE, exclude=())
     assert names(plan) == [["c"], ["b", "a"], ["bias"]]
     assert [parcel.compressed for parcel in plan.parcels] == [True, True, False]
-    assert names(make_plan(items, "", bucket_mb=0.001, min_size=0, exclude=["[bc]"])) == [["bias"], ["a"], ["c", "b"]]
+    assert names(make_plan(items, "", overlap=Overlap(bucket_mb=0.001), min_size=0, exclude=["[bc]"])) == [
+        ["bias"],
+        ["a"],
+        ["c", "b"],
+    ]
 
 
 def test_groups_and_devices_do_not_share_a_bucket() -> None:
     items = [Item("a", (9,), CPU, 0), Item("b", (9,), CPU, 1), Item("c", (9,), META, 1), Item("d", (9,), META, 1)]
-    assert names(make_plan(items, "", bucket_mb=1.0, min_size=0, exclude=())) == [["d", "c"], ["b"], ["a"]]
-    assert names(make_plan(items, "", bucket_mb=1.0, min_size=99, exclude=())) == [["b", "a"], ["d", "c"]]
+    assert names(make_plan(items, "", overlap=Overlap(bucket_mb=1.0), min_size=0, exclude=())) == [
+        ["d", "c"],
+        ["b"],
+        ["a"],
+    ]
+    assert names(make_plan(items, "", overlap=Overlap(bucket_mb=1.0), min_size=99, exclude=())) == [
+        ["b", "a"],
+        ["d", "c"],
+    ]
 
 
 @given(st.integers(0, 1 << 22), st.floats(0.001, 8.0))

@@ -66,7 +66,7 @@ class Rans(Codec):
 
     def write(self, symbols: Tensor, width: int, out: Tensor) -> int:
         """Pack into `out`; on a GPU this waits for the size, as `begin_write` does not."""
-        used = int(self.begin_write(symbols, width, out)) if symbols.numel() else 0
+        used = int(self.begin_write(symbols, width, out))
         if used == BAD_SYMBOL:
             raise bad_symbol(symbols, width)
         return used
@@ -79,7 +79,9 @@ class Rans(Codec):
             check(self.id, 0 if out.numel() == data.numel() else -1 if out.numel() else -2)
 
     def begin_write(self, symbols: Tensor, width: int, out: Tensor) -> Tensor | int:
-        """Pack one symbol or more; the bytes used, which a GPU keeps in a tensor of its own, or `BAD_SYMBOL`."""
+        """Pack; the bytes used, which a GPU keeps in a tensor of its own, or `BAD_SYMBOL`."""
+        if not symbols.numel():
+            return 0
         symbols = whole(self.id, symbols, width)
         return find("rans.encode", symbols, encode_frame)(symbols, width, out)
 

@@ -16,6 +16,8 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from thinwire.core.desk import away
+
 SMALLEST = 4096  # bytes
 
 
@@ -71,7 +73,8 @@ class Pinned:
             block = min(fits, key=lambda one: one.memory.numel())
             self._free.remove(block)
             if not block.free.query():  # no request since has waited for the GPU
-                block.free.synchronize()
+                with away():
+                    block.free.synchronize()
         else:
             block = _Block(self._pin(max(SMALLEST, 1 << (need - 1).bit_length())), self._event())
         self._lent.append(block)
@@ -89,7 +92,8 @@ class Pinned:
         if tensors:
             self._arrived = self._arrived or self._event()
             self._arrived.record(_stream(tensors[0]))
-            self._arrived.synchronize()
+            with away():
+                self._arrived.synchronize()
         return copies
 
     def give_back(self, like: Tensor) -> None:

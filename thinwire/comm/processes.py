@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, final
 
 import torch
@@ -40,6 +41,7 @@ from thinwire.core.comm import (
     Wait,
     count,
 )
+from thinwire.core.desk import at_desk, away
 from thinwire.core.payload import HEADER, MAGIC, size_of
 
 T = TypeVar("T")
@@ -121,11 +123,12 @@ class Processes:
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                if isinstance(request, Wait):
-                    answer = request.answer()
-                else:
-                    with clock.span("wire"):
-                        answer = self.answer(request)
+                with away():
+                    if isinstance(request, Wait):
+                        answer = request.answer()
+                    else:
+                        with clock.span("wire"):
+                            answer = self.answer(request)
         finally:
             coroutine.close()
 
@@ -214,8 +217,9 @@ class Processes:
             return {p: _to(buffer, like.device) for p, buffer in buffers.items() if p not in broken}
         buffers = {p: self._pinned.take(n, like.dtype) for p, n in known.items()}
         broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
-        arrived = {p: self._up(b, like.device, exact=exact) for p, b in buffers.items() if p not in broken}
-        self._pinned.abandon() if broken else self._pinned.give_back(like)
+        with at_desk():
+            arrived = {p: self._up(b, like.device, exact=exact) for p, b in buffers.items() if p not in broken}
+            self._pinned.abandon() if broken else self._pinned.give_back(like)
         return arrived
 
     def _up(self, buffer: Tensor, device: torch.device, *, exact: bool) -> Tensor:
@@ -325,11 +329,12 @@ class Processes:
             elif id(x) not in there:
                 there[id(x)] = self._backend.bring(x)
         due = [] if self._backend.batched else self.comm.due
-        for verdicts in due:
-            verdicts.send()
-        there |= dict(zip(low, self._pinned.fetch(*low.values()), strict=True))
-        for verdicts in due:
-            verdicts.raise_if_sent()
+        with at_desk() if low or due else nullcontext():
+            for verdicts in due:
+                verdicts.send()
+            there |= dict(zip(low, self._pinned.fetch(*low.values()), strict=True))
+            for verdicts in due:
+                verdicts.raise_if_sent()
         return [there[id(x)] for x in tensors]
 
 

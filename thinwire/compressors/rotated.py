@@ -90,7 +90,7 @@ class Rotated(Compressor):
         """The bytes of the unit and the inner body."""
         return SIDE + self.compressor.nbytes(self._inner(layout))
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
         """Rotate, then write with the inner compressor."""
         wide = x.float()
         unit = hadamard.unit(wide)

@@ -61,7 +61,7 @@ class Shrunk(Biased):
         """The bytes of the inner compressor."""
         return self.compressor.nbytes(layout)
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
         """Write with the inner compressor."""
         return self.compressor.write(x, layout, key, body)
 

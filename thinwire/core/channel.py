@@ -12,11 +12,12 @@ import torch
 from thinwire.core.bitpack import BitPack
 from thinwire.core.codec import Codec
 from thinwire.core.coded import Coded, SymbolCompressor
-from thinwire.core.compressor import Compressor, encode_with_feedback
+from thinwire.core.compressor import Compressor, begin_with_feedback
 from thinwire.core.config import Config
 from thinwire.core.gaussian import lost
 from thinwire.core.memory import Feedback, Memory, NoMemory
 from thinwire.core.payload import HEADER, Payload
+from thinwire.core.started import Started, finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,27 +82,38 @@ class Channel(Config):
 
     def send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
         """The payload for `x`, with the sender's memory updated in place; None when nothing is worth sending."""
-        with ctx.clock.span("encode"):
-            if self.memory.feedback is not None:
-                (a, b), e = self.memory.feedback, state["residual"]
-                encoder, checksum = self.encoder, self.checksum
-                sent = encode_with_feedback(encoder, x, e, ctx.layout, ctx.key, alpha=a, beta=b, checksum=checksum)
-                return ctx.sent(sent)
-            payload = self._send(x, state, ctx)
+        return self.send_all([(x, state, ctx)])[0]
+
+    def send_all(self, vectors: Sequence[tuple[Tensor, State, Context]]) -> list[Payload | None]:
+        """`send` for several vectors: sizes that a GPU must find out first are waited for once."""
+        clock = vectors[0][2].clock
+        with clock.span("encode"):
+            if self.memory.feedback is not None or not (self.memory.remembers or self.memory.skips):
+                sealed = finish([self._begin(*vector) for vector in vectors])
+                return [ctx.sent(payload) for payload, (_, _, ctx) in zip(sealed, vectors, strict=True)]
+            payloads = [self._send(*vector) for vector in vectors]
         if self.memory.skips:
-            ctx.clock.mark("skip" if payload is None else "upload")
-        return payload
+            for payload in payloads:
+                clock.mark("skip" if payload is None else "upload")
+        return payloads
+
+    def _begin(self, x: Tensor, state: State, ctx: Context) -> Started:
+        if self.memory.feedback is None:
+            p = self.memory.before(x, state, ctx)
+            assert p is not None  # it does not skip
+            return self.encoder.begin(p, ctx.layout, ctx.key, checksum=self.checksum)
+        (a, b), e = self.memory.feedback, state["residual"]
+        return begin_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, a, b, checksum=self.checksum)
 
     def _send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:
         p = self.memory.before(x, state, ctx)
         if p is None:
             return None
         payload = ctx.sent(self.encoder.encode(p, ctx.layout, ctx.key, checksum=self.checksum))
-        if self.memory.remembers or self.memory.skips:
-            sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
-            if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
-                return None
-            self.memory.after(x, sent, state)
+        sent = self.encoder.decode(payload, ctx.layout, key=ctx.key)
+        if self.memory.skips and not self.memory.worth(x, sent, state, ctx):
+            return None
+        self.memory.after(x, sent, state)
         return payload
 
     def receive(self, arrived: Sequence[Tensor], state: State, ctx: Context, out: Tensor | None = None) -> Tensor:

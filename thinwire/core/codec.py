@@ -43,6 +43,10 @@ class Codec(Config, ABC):
             raise PayloadError(f"{self.id} gave {symbols.numel()} symbols for {out.numel()} elements")
         out.copy_(symbols)
 
+    def begin_write(self, symbols: Tensor, width: int, out: Tensor) -> Tensor | int:
+        """The same as `write`, but the bytes used may be an element on a GPU, below 0 for a symbol too large."""
+        return self.write(symbols, width, out)
+
     def begin_read(self, data: Tensor, width: int, out: Tensor) -> Tensor | int:
         """The same, but a fault of `data` may be a number on a GPU that is not 0; `out` then holds anything."""
         self.read(data, width, out)

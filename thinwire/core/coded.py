@@ -97,21 +97,21 @@ class Coded(Compressor):
         """The bytes of the side information, and the codec's bound."""
         return self.compressor.side_bytes(layout) + self.codec.bound(layout.numel, self.compressor.width)
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor:
         """Write the side information, then the codec's bytes."""
         side = self.compressor.side_bytes(layout)
         symbols = self.compressor.write_symbols(x, layout, key, body[:side])
-        return side + self.codec.write(symbols, self.compressor.width, body[side:])
+        return side + self.codec.begin_write(symbols, self.compressor.width, body[side:])
 
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
-    ) -> int | None:
+    ) -> int | Tensor | None:
         """Encode, and keep the error, which is known before the codec runs because the codec loses nothing."""
         if not isinstance(self.compressor, FeedbackSymbols):
             return super().write_with_feedback(x, layout, key, body, e, alpha, beta)
         side = self.compressor.side_bytes(layout)
         symbols = self.compressor.write_symbols_with_feedback(x, layout, key, body[:side], e, alpha, beta)
-        return side + self.codec.write(symbols, self.compressor.width, body[side:])
+        return side + self.codec.begin_write(symbols, self.compressor.width, body[side:])
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Decode the symbols and add."""

@@ -14,8 +14,9 @@ from thinwire import kernels
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload, Tail
+from thinwire.core.started import Started, finish
 from thinwire.core.types import Key, Layout
-from thinwire.kernels.checksum import finish
+from thinwire.kernels import checksum as sums
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -56,8 +57,11 @@ class Compressor(Config, ABC):
         """Bytes of the body: exact where `fixed_size`, otherwise an upper bound."""
 
     @abstractmethod
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
-        """Encode `x` into `body`; return the bytes used, or None for all of them."""
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
+        """Encode `x` into `body`; return the bytes used, or None for all of them.
+
+        On a GPU the bytes used may be a tensor of one element, which is waited for when it is needed.
+        """
 
     @abstractmethod
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
@@ -69,13 +73,13 @@ class Compressor(Config, ABC):
 
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
-    ) -> int | None:
+    ) -> int | Tensor | None:
         """Write p = x + alpha e; then e = beta e + (x - decoded p), in place. Where p is not finite, e stays."""
         wide = x.float()
         used = self.write(wide + e * alpha, layout, key, body)
         sent = torch.zeros_like(wide)
         if layout.numel:
-            self.add(body[:used], layout, key, sent, 1.0)
+            self.add(body[: None if used is None else int(used)], layout, key, sent, 1.0)
         now = e * beta + (wide - sent)
         e.copy_(torch.where(now.isnan(), e, now))
         return used
@@ -85,21 +89,28 @@ class Compressor(Config, ABC):
     def digest(self) -> int:
         """32 bits that differ between compressors and settings."""
         text = torch.frombuffer(bytearray(self.to_json().encode()), dtype=torch.uint8)
-        return finish(int(kernels.get("cpu").total(text)))
+        return sums.finish(int(kernels.get("cpu").total(text)))
 
     @final
     def encode(
         self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, checksum: bool = True
     ) -> Payload:
         """`x` as a sealed payload. Without a layout `x` is one tensor of its own shape."""
+        return finish([self.begin(x, layout, key, checksum=checksum)])[0]
+
+    @final
+    def begin(
+        self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, checksum: bool = True
+    ) -> Started:
+        """Write the payload of `x`; `finish` seals it."""
         flat, layout = _vector(x, layout)
         key = key or Key()
         payload = Payload.new(self.nbytes(layout), flat.device)
         if isinstance(self, FusedCompressor):
             tail = self.write_fused(flat, layout, key, payload.body, checksum=checksum)
-            return payload.seal(scheme(self, layout), key, checksum=checksum, tail=tail)
+            return Started(payload, None, scheme(self, layout), key, checksum, tail)
         used = self.write(flat, layout, key, payload.body)
-        return payload.trim(used).seal(scheme(self, layout), key, checksum=checksum)
+        return Started(payload, used, scheme(self, layout), key, checksum)
 
     @final
     def decode(self, payload: Payload, layout: Layout, *, key: Key | None = None) -> Tensor:
@@ -232,6 +243,21 @@ def encode_with_feedback(
 
     Where p is not finite the residual stays as it was.
     """
+    return finish([begin_with_feedback(compressor, x, residual, layout, key, alpha, beta, checksum=checksum)])[0]
+
+
+def begin_with_feedback(
+    compressor: Compressor,
+    x: Tensor,
+    residual: Tensor,
+    layout: Layout | None,
+    key: Key | None,
+    alpha: float,
+    beta: float,
+    *,
+    checksum: bool,
+) -> Started:
+    """Write such a payload, and the residual; `finish` seals it."""
     flat, layout = _vector(x, layout)
     key = key or Key()
     e = _residual(residual, flat)
@@ -240,9 +266,9 @@ def encode_with_feedback(
         tail = compressor.write_fused(
             flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
         )
-        return payload.seal(scheme(compressor, layout), key, checksum=checksum, tail=tail)
+        return Started(payload, None, scheme(compressor, layout), key, checksum, tail)
     used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
-    return payload.trim(used).seal(scheme(compressor, layout), key, checksum=checksum)
+    return Started(payload, used, scheme(compressor, layout), key, checksum)
 
 
 def scheme(compressor: Compressor, layout: Layout) -> int:

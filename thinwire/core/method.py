@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
-from typing import ClassVar, ParamSpec, TypeAlias, final
+from typing import ClassVar, NamedTuple, ParamSpec, TypeAlias, final
 
 from thinwire.core.config import Config, make_id
 from thinwire.core.exchange import Exchange
@@ -20,6 +20,16 @@ from thinwire.core.schedule import Sync
 P = ParamSpec("P")
 
 
+class Sizes(NamedTuple):
+    """Of the pieces that a gradient travels in, in 2^20 bytes of float32."""
+
+    bucket_mb: float
+    chunk_mb: float
+
+
+ON_CPU, ON_GPU = Sizes(16.0, 16.0), Sizes(64.0, 256.0)
+
+
 @final
 @dataclass(frozen=True)
 class Overlap(Config):
@@ -27,19 +37,33 @@ class Overlap(Config):
 
     Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
+
+    A size that is None depends on where the gradients are: both are 16 on a CPU. To a GPU large pieces are no slower
+    than small ones, but the host takes as long to launch them: there buckets have 64 and chunks 256.
     """
 
     name: ClassVar[str] = "overlap"
-    bucket_mb: float = 16.0
-    chunk_mb: float = 16.0
+    bucket_mb: float | None = None
+    chunk_mb: float | None = None
     in_flight: int = 5
 
     def __post_init__(self) -> None:
-        if self.bucket_mb <= 0 or self.chunk_mb <= 0 or self.in_flight < 1:
+        if min(self.sizes("cpu")) <= 0 or self.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
+
+    def sizes(self, device: str) -> Sizes:
+        """Both sizes, for gradients on this kind of device.
+
+        >>> Overlap(chunk_mb=4).sizes("cuda")
+        Sizes(bucket_mb=64.0, chunk_mb=4)
+        """
+        bucket, chunk = ON_GPU if device == "cuda" else ON_CPU
+        return Sizes(
+            bucket if self.bucket_mb is None else self.bucket_mb, chunk if self.chunk_mb is None else self.chunk_mb
+        )
 
 
 @final

@@ -123,7 +123,7 @@ class Payload:
             raise PayloadError(DAMAGED)
         if later is not None:
             where = f"the payload of rank {rank} in step {step}, bucket {bucket}, hop {hop}"
-            later.add(kernels.select(data).damaged(data), f"{where}: {DAMAGED}")
+            later.check(data, f"{where}: {DAMAGED}")
         elif not (kernels.get("cpu") if data.is_cpu else kernels.select(data)).sealed(data):
             raise PayloadError(DAMAGED)
         if made_by != scheme:
@@ -147,7 +147,7 @@ class Payload:
         differs[FLAGS:SCHEME].zero_()
         where = f"a payload of step {key.step}, bucket {key.bucket}, hop {key.hop}"
         later.add(differs.any(), f"{where} has a header that is not the expected one")
-        later.add(kernels.select(self.data).damaged(self.data), f"{where}: {DAMAGED}")
+        later.check(self.data, f"{where}: {DAMAGED}")
         return Header(-1, key.step, key.bucket, key.hop)
 
     def _known(self) -> bytes:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from thinwire import kernels
+from thinwire.core.desk import away
 from thinwire.core.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -30,18 +32,28 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
+        self._due: list[tuple[Tensor, str]] = []  # payloads that nobody has checked, and what to say of damage
         self._made: list[tuple[Tensor, str]] = []  # flags of one element, not 0 if a check has failed; their meaning
         self._sent: list[tuple[Tensor, list[str], torch.cuda.Event | None]] = []  # the same on their way to the host
 
     def __len__(self) -> int:
-        return len(self._made) + sum(len(meanings) for _, meanings, _ in self._sent)
+        return len(self._due) + len(self._made) + sum(len(meanings) for _, meanings, _ in self._sent)
 
     def add(self, wrong: Tensor, meaning: str) -> None:
         """`wrong` has one element, which is not 0 if the check has failed; `meaning` is what to say then."""
         self._made.append((wrong.detach().reshape(1), meaning))
 
+    def check(self, payload: Tensor, meaning: str) -> None:
+        """Let a payload's checksum be checked with others before the flags are sent."""
+        self._due.append((payload, meaning))
+
     def send(self) -> None:
-        """Let the flags cross to the host, after what is queued on the stream; nobody waits here."""
+        """Make the checks, and let the flags cross to the host, after what is queued on the stream; nobody waits."""
+        if self._due:
+            payloads = [payload for payload, _ in self._due]
+            found = kernels.select(payloads[0]).damaged(payloads)
+            self._made += zip(found.split(1), (meaning for _, meaning in self._due), strict=True)
+            self._due = []
         if not self._made:
             return
         flags = torch.cat([wrong for wrong, _ in self._made])
@@ -58,7 +70,8 @@ class Verdicts:
         sent, self._sent = self._sent, []
         for seen, meanings, done in sent:
             if done is not None:
-                done.synchronize()
+                with away():
+                    done.synchronize()
             for wrong, meaning in zip(seen.tolist(), meanings, strict=True):
                 if wrong:
                     raise PayloadError(meaning)

@@ -258,10 +258,11 @@ class Wire:
         settings = self._settings
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
+        kinds = sorted({item.device.type for _, item in self._trained})
         plan = make_plan(
             [item for _, item in self._trained],
             method.id,
-            bucket_mb=method.overlap.bucket_mb,
+            overlap=method.overlap,
             min_size=smallest(method) if settings.min_size is None else settings.min_size,
             exclude=settings.exclude,
             whole=method.exchange.one_piece,
@@ -269,6 +270,7 @@ class Wire:
         fields = {
             "model": str([(item.name, item.shape) for _, item in self._trained]),
             "plan": str(plan),
+            "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
         }
         # A meeting that fails leaves everything as it was.

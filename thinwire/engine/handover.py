@@ -15,6 +15,8 @@ from typing import final
 
 import torch
 
+from thinwire.core.desk import at_desk
+
 
 @final
 class Handover:
@@ -36,7 +38,7 @@ class Handover:
             yield
             return
         stream = _stream(self._device, get_ident())
-        with torch.cuda.stream(stream):
+        with at_desk(), torch.cuda.stream(stream):
             stream.wait_event(self._filled)
             for event in () if earlier is None else earlier._done:
                 stream.wait_event(event)
@@ -74,15 +76,6 @@ def follow(streams: Iterable[torch.cuda.Stream]) -> None:
         current = torch.cuda.current_stream(stream.device)
         if stream != current:
             current.wait_stream(stream)
-
-
-def fetched(number: torch.Tensor) -> float:
-    """One number from a GPU: this thread sleeps until the current stream has made and copied it."""
-    here = number.to("cpu", non_blocking=True)  # torch takes pinned memory for it
-    there = torch.cuda.Event(blocking=True)
-    there.record(torch.cuda.current_stream(number.device))
-    there.synchronize()
-    return float(here)
 
 
 def _now(device: torch.device) -> torch.cuda.Event | None:

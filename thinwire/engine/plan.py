@@ -1,8 +1,8 @@
 """Plan: which tensors travel together, and which of them are compressed.
 
 Parameters are taken in the order in which backward is expected to finish them, last first, and packed into buckets of
-at most `bucket_mb`. A bucket holds tensors of one parameter group (they share a learning rate) and one device.
-Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket per
+at most `bucket_mb` of the overlap. A bucket holds tensors of one parameter group (they share a learning rate) and one
+device. Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket per
 device; QSGD's authors, too, leave tensors below 10,000 elements uncompressed.
 """
 
@@ -21,7 +21,7 @@ from thinwire.kernels.spec import TILE
 if TYPE_CHECKING:
     import torch
 
-    from thinwire.core.method import Method
+    from thinwire.core.method import Method, Overlap
 
 MIN_SIZE = 10_000
 
@@ -78,7 +78,7 @@ def make_plan(
     items: Sequence[Item],
     method: str,
     *,
-    bucket_mb: float,
+    overlap: Overlap,
     min_size: int,
     exclude: Sequence[str],
     whole: bool = False,
@@ -90,10 +90,10 @@ def make_plan(
         return Plan((Parcel(tuple(reversed(items)), True),), method)
     small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
     aside = {item.name for item in small}
-    limit = max(1, int(bucket_mb * (1 << 20) / 4))
     parcels: list[Parcel] = []
     open_: list[Item] = []
     for item in reversed([i for i in items if i.name not in aside]):
+        limit = max(1, int(overlap.sizes(item.device.type).bucket_mb * (1 << 20) / 4))
         full = sum(i.numel for i in open_) + item.numel > limit
         if open_ and (full or (item.group, item.device) != (open_[0].group, open_[0].device)):
             parcels.append(Parcel(tuple(open_), True))

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 import torch
 
 from thinwire.core.clock import Clock
+from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.verdicts import Verdicts
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
-from thinwire.engine.handover import Handover, fetched
+from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import in_common
 from thinwire.engine.stats import SAMPLE_EVERY, compression_error
 
@@ -137,7 +138,8 @@ class Runner:
         """A bucket with its buffer and state."""
         compressed = parcel.compressed and self.method.exchange != self.plain
         exchange = self.method.exchange if compressed else self.plain
-        return Bucket(index, parcel, exchange, self.comm, self.method.overlap.chunk_mb)
+        sizes = self.method.overlap.sizes(parcel.items[0].device.type)
+        return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb)
 
     def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""
@@ -362,7 +364,7 @@ def _finite(x: Tensor) -> bool:
     On a GPU one pass decides, and this thread waits for one number, and for nothing that is queued elsewhere.
     """
     if x.is_cuda:
-        return math.isfinite(fetched(torch.linalg.vector_norm(x, math.inf)))
+        return math.isfinite(fetched(torch.linalg.vector_norm(x, math.inf).view(1))[0])
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 

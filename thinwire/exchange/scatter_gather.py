@@ -91,10 +91,14 @@ class ScatterGather(Exchange):
         parts = [cut.context(ctx) for cut in cuts]
         mine = cuts[ctx.comm.rank].layout
         senders, receivers = part(state, "up.send."), part(state, "down.recv.")
-        sent = []
-        for (low, high, _), to in zip(cuts, parts, strict=True):
-            payload = up.send(x[low:high], cut(senders, up.memory.slots(), low, high), to)
-            sent.append(empty(x) if payload is None else payload.data)
+        slots = up.memory.slots()
+        made = up.send_all(
+            [
+                (x[low:high], cut(senders, slots, low, high), to)
+                for (low, high, _), to in zip(cuts, parts, strict=True)
+            ]
+        )
+        sent = [empty(x) if payload is None else payload.data for payload in made]
         sizes = (up.nbytes(mine),) * len(cuts) if up.sends_always else None
         arrived = await ctx.comm.all_to_all(sent, sizes=sizes, exact=up.predictable)
 

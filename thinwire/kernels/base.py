@@ -124,8 +124,11 @@ class Kernels(ABC):
     def sealed(self, data: Tensor) -> bool:
         """Whether a payload's checksum is right; waits for a GPU."""
 
-    def damaged(self, data: Tensor) -> Tensor:
-        """Whether a payload's checksum is wrong, as one element where the payload is; nobody waits for it."""
+    def damaged(self, payloads: Sequence[Tensor]) -> Tensor:
+        """Which checksums are wrong: one element per payload, not 0 if so, where they are; nobody waits for it."""
+        return torch.cat([self._wrong(data) for data in payloads])
+
+    def _wrong(self, data: Tensor) -> Tensor:
         head, body = (_sum(self.total(data[start:stop], start // 4), data) for start, stop in PARTS)
         covers = (data[FLAGS : FLAGS + 1] & CHECKED).to(torch.int64)
         return checksum.finished(head + body * covers) != checksum.stored(data)

@@ -216,7 +216,7 @@ class ReferenceKernels(Kernels):
 
     def sealed(self, data: Tensor) -> bool:
         if not data.is_cpu:
-            return not bool(self.damaged(data))
+            return not bool(self.damaged([data]))
         return data[COVERED:HEADER].cpu().numpy().tobytes() == self._check(data).to_bytes(4, "little")
 
     def _check(self, data: Tensor, tail: int = 0, partial: int = 0) -> int:

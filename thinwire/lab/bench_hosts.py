@@ -53,7 +53,7 @@ METHODS = (*("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "pow
 PARAMS = 24 << 20
 BATCH = 1  # hosts that share cores compute more slowly than real ones, so they are given little to compute
 GPT2_PARAMS = 124_439_808
-GPU_BATCH, SEQUENCE = 8, 1024  # of GPT-2 small, so that four hosts on one GPU compute for about 0.1 s
+GPU_BATCH, SEQUENCE = 6, 1024  # of GPT-2 small, so that four hosts on one GPU compute for 50 to 150 ms
 FREE = "100gbit"  # more than this machine can send
 WARM = 4  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn

@@ -48,7 +48,7 @@ class Worker:
         plan = make_plan(
             [item for _, item in members],
             method.id,
-            bucket_mb=method.overlap.bucket_mb,
+            overlap=method.overlap,
             min_size=smallest(method) if setting.min_size is None else setting.min_size,
             exclude=(),
             whole=method.exchange.one_piece,

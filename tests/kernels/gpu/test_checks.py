@@ -35,16 +35,16 @@ def test_damage_is_found(n: int, checksum: bool) -> None:
     payload.body.copy_(torch.arange(n).to(torch.uint8))
     payload.seal(7, Key(), checksum=checksum)
     tier = kernels.get("gpu")
-    assert not bool(tier.damaged(payload.data))
+    assert not bool(tier.damaged([payload.data]))
     for place in (3, HEADER - 3, *((HEADER + n - 1,) if n and checksum else ())):
         payload.data[place] ^= 1
-        assert bool(tier.damaged(payload.data)), place
+        assert bool(tier.damaged([payload.data])), place
         payload.data[place] ^= 1
     if n and not checksum:  # the body is not covered
         payload.data[-1] ^= 1
-        assert not bool(tier.damaged(payload.data))
+        assert not bool(tier.damaged([payload.data]))
     shifted = torch.cat((payload.data[:1], payload.data))[1:]  # at an odd address
-    assert bool(tier.damaged(shifted)) == bool(tier.damaged(payload.data))
+    assert bool(tier.damaged([shifted])) == bool(tier.damaged([payload.data]))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter, which divides by 0 as a GPU does

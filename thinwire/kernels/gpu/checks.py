@@ -1,4 +1,7 @@
-"""Whether a payload's checksum is wrong, in Triton: one number, left on the device for whoever asks later."""
+"""Whether checksums of payloads are wrong, in Triton: one number each, left on the device for whoever asks later.
+
+Up to eight payloads share two launches, because a host that trains takes longer to launch than a GPU to add.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,57 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels import spec
-from thinwire.kernels.gpu.sums import added, finish
+from thinwire.kernels.gpu.sums import finish
 from thinwire.kernels.gpu.tiles import keyed
 
 CHECKED = tl.constexpr(spec.CHECKED)
+MOST = 8  # payloads in one launch
+WORDS = 2048  # summed per program
 
 
-@triton.jit(do_not_specialize=["count"])
-def wrong(data, partial, count, out, STEP: tl.constexpr):
-    """1 if the checksum of the header, and of a body with these partial sums if the flag says so, is not as stored."""
+@triton.jit
+def some(data, n, totals, which, part, SIZE: tl.constexpr):
+    """Add to the payload's total the words `part` SIZE, ... of its body; the last word may end after `n` bytes."""
+    at = part.to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    body = at >= 8
+    total = tl.sum(keyed(tl.load(data + at, mask=body & (4 * at + 4 <= n), other=0), at), axis=0)
+    last = n // 4
+    if (part == 0) & (n % 4 != 0):
+        byte = tl.arange(0, 4)
+        there = data.to(tl.pointer_type(tl.uint8)) + last * 4 + byte
+        rest = tl.load(there, mask=byte < n % 4, other=0).to(tl.int32)
+        total += tl.sum(keyed(rest << (8 * byte), byte * 0 + last), axis=0)
+    if part * SIZE < last + 1:
+        tl.atomic_add(totals + which, total, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"])
+def sums(d0, d1, d2, d3, d4, d5, d6, d7, n0, n1, n2, n3, n4, n5, n6, n7, totals, SIZE: tl.constexpr):
+    """The sums over the bodies of payloads, added to `totals`: a row of programs for each."""
+    which, part = tl.program_id(1), tl.program_id(0)
+    data, sizes = (d0, d1, d2, d3, d4, d5, d6, d7), (n0, n1, n2, n3, n4, n5, n6, n7)
+    for i in tl.static_range(8):
+        if which == i:
+            some(data[i], sizes[i], totals, which, part, SIZE)
+
+
+@triton.jit
+def wrong(data, totals, out, which):
+    """1 if the checksum of the header, and of the body if the flag says so, is not as stored."""
     place = tl.arange(0, 8)
     word = tl.load(data + place)
     covers = tl.sum(tl.where(place == 1, (word >> 8) & CHECKED, 0), axis=0)
     head = tl.sum(tl.where(place < 7, keyed(word, place), 0), axis=0)
-    body = added(partial, count, STEP)
     stored = tl.sum(tl.where(place == 7, word, 0), axis=0)
-    tl.store(out, (finish(head + tl.where(covers != 0, body, 0)) != stored).to(tl.int32))
+    body = tl.load(totals + which)
+    tl.store(out + which, (finish(head + tl.where(covers != 0, body, 0)) != stored).to(tl.int64))
+
+
+@triton.jit
+def verdicts(d0, d1, d2, d3, d4, d5, d6, d7, totals, out):
+    """What `wrong` says of each."""
+    which = tl.program_id(0)
+    data = (d0, d1, d2, d3, d4, d5, d6, d7)
+    for i in tl.static_range(8):
+        if which == i:
+            wrong(data[i], totals, out, which)

@@ -46,13 +46,24 @@ def added(partial, count, STEP: tl.constexpr):
     return tl.sum(total, axis=0)
 
 
-@triton.jit(do_not_specialize=["count", "more", "w0", "w1", "w2", "w3", "w4", "w5", "w6"])
-def seal(data, partial, count, others, more, w0, w1, w2, w3, w4, w5, w6, STEP: tl.constexpr):
-    """Write seven words of a header and the checksum; `partial` and `others` are sums of what follows them."""
+@triton.jit
+def summed(data, words, STEP: tl.constexpr):
+    """The sum of as many `words` after a header."""
+    total = tl.zeros([STEP], tl.int64)
+    for at in range(0, words, STEP):
+        here = at + tl.arange(0, STEP)
+        total += keyed(tl.load(data + 8 + here, mask=here < words, other=0), 8 + here)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit(do_not_specialize=["words", "count", "more", "w0", "w1", "w2", "w3", "w4", "w5", "w6"])
+def seal(data, words, partial, count, others, more, w0, w1, w2, w3, w4, w5, w6, STEP: tl.constexpr):
+    """Write seven words of a header and the checksum: of `words` after it, and of the rest, whose sums are given."""
     place = tl.arange(0, 8)
     word = tl.zeros([8], tl.int32)
     head = (w0, w1, w2, w3, w4, w5, w6)
     for i in tl.static_range(7):
         word = tl.where(place == i, head[i], word)
-    s = tl.sum(keyed(word, place), axis=0) + added(partial, count, STEP) + added(others, more, STEP)
+    s = tl.sum(keyed(word, place), axis=0) + summed(data, words, STEP)
+    s += added(partial, count, STEP) + added(others, more, STEP)
     tl.store(data + place, tl.where(place == 7, finish(s), word))

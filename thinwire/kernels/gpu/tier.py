@@ -15,6 +15,7 @@ from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Blocks, Quant
 
 WORDS = 2048  # summed per program
+FEW = 1 << 16  # bytes that one program sums
 BYTES = 1024  # the same where they do not start at a word; more would take ptxas seconds
 NARROW = 4, 2  # the same for fields of one or two bits
 
@@ -150,23 +151,35 @@ class GpuKernels(Kernels):
     def seal(self, data: Tensor, header: bytes, tail: int = 0, partial: int | Tensor = 0) -> None:
         assert isinstance(partial, Tensor) or not tail
         checked = header[FLAGS] & CHECKED
-        body = self._sums(data[HEADER : data.numel() - tail], HEADER // 4) if checked else data.new_empty(0).long()
-        other = partial if isinstance(partial, Tensor) and checked else body[:0]
-        counts = ((other, other.numel()), (body, body.numel()))
+        rest = data.numel() - HEADER - tail if checked else 0
+        few = rest <= FEW and rest % 4 == 0  # words that the launch adds up itself
+        none = data.new_empty(0, dtype=torch.int64)
+        made = partial if isinstance(partial, Tensor) and checked else none
+        body = none if few else self._sums(data[HEADER : HEADER + rest], HEADER // 4)
+        others = (made, made.numel(), body, body.numel())
         words = struct.unpack(f"<{COVERED // 4}i", header)
         with launch.on(data):
-            sums.seal[(1,)](data[:HEADER].view(torch.int32), *counts[0], *counts[1], *words, STEP=1024)
+            sums.seal[(1,)](launch.as_words(data), rest // 4 if few else 0, *others, *words, STEP=1024)
 
     def sealed(self, data: Tensor) -> bool:
-        return not bool(self.damaged(data))
+        return not bool(self.damaged([data]))
 
-    def damaged(self, data: Tensor) -> Tensor:
-        if data.data_ptr() % 4:
-            return super().damaged(data)
-        body, out = self._sums(data[HEADER:], HEADER // 4), data.new_empty(1, dtype=torch.int32)
-        with launch.on(data):
-            checks.wrong[(1,)](data[:HEADER].view(torch.int32), body, body.numel(), out, STEP=1024)
-        return out
+    def damaged(self, payloads: Sequence[Tensor]) -> Tensor:
+        if any(data.data_ptr() % 16 for data in payloads):
+            return super().damaged(payloads)
+        found = []
+        for at in range(0, len(payloads), checks.MOST):
+            some = payloads[at : at + checks.MOST]
+            count, none = len(some), checks.MOST - len(some)
+            words = [launch.as_words(data) for data in some]
+            totals, out = some[0].new_zeros((2, count), dtype=torch.int64)
+            every, sizes = [*words, *[words[0]] * none], [*(data.numel() for data in some), *[0] * none]
+            with launch.on(out):
+                grid = -(-max(sizes) // (4 * checks.WORDS))
+                checks.sums[(grid, count)](*every, *sizes, totals, SIZE=checks.WORDS)
+                checks.verdicts[(count,)](*every, totals, out, num_warps=1)
+            found.append(out)
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def _decode(
         self,
