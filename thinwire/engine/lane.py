@@ -21,6 +21,7 @@ import torch
 
 from thinwire.comm.processes import Processes
 from thinwire.core.comm import Wait
+from thinwire.core.desk import queue_as
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]
@@ -158,6 +159,7 @@ def _serve(
     while (piece := queue.get()) is not None:
         work, piece.work = piece.work, None
         assert work is not None
+        queue_as(piece.number)
         if turns is not None:
             driver.gate = partial(turns.wait, piece.number)
         try:
