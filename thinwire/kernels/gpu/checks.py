@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels import spec
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.sums import finish
 from thinwire.kernels.gpu.tiles import keyed
 
@@ -33,6 +34,7 @@ def some(data, n, totals, which, part, SIZE: tl.constexpr):
         tl.atomic_add(totals + which, total, sem="relaxed")
 
 
+@Ready
 @triton.jit(do_not_specialize=["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"])
 def sums(d0, d1, d2, d3, d4, d5, d6, d7, n0, n1, n2, n3, n4, n5, n6, n7, totals, SIZE: tl.constexpr):
     """The sums over the bodies of payloads, added to `totals`: a row of programs for each."""
@@ -55,6 +57,7 @@ def wrong(data, totals, out, which):
     tl.store(out + which, (finish(head + tl.where(covers != 0, body, 0)) != stored).to(tl.int64))
 
 
+@Ready
 @triton.jit
 def verdicts(d0, d1, d2, d3, d4, d5, d6, d7, totals, out):
     """What `wrong` says of each."""

@@ -18,6 +18,7 @@ from thinwire.kernels.gpu.elements import (
     number,
     value,
 )
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.tiles import field, load, so_far, write
 
 MOST = 8  # payloads in one pass
@@ -127,6 +128,7 @@ def added(
     write(out, rows, base, width, here, n, FULL)
 
 
+@Ready
 @triton.jit(do_not_specialize=["tile0", "lanes", "size"])
 def decode(
     s0, s1, s2, s3, s4, s5, s6, s7,

@@ -26,6 +26,7 @@ from thinwire.kernels.gpu.elements import (
     value,
     words,
 )
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.scales import fused_scales
 from thinwire.kernels.gpu.tiles import as_words, compensated, plane, put, store
 
@@ -81,6 +82,7 @@ def rounded(
         return store(code, codes, first, tile, lane, width, live, here, NB, WIDTH, SIGN_BIT, FULL)
 
 
+@Ready
 @triton.jit(do_not_specialize=["k0", "k1", "c0", "c1", "c2", "c3", "first", "tile0", "lanes", "size"])
 def encode(
     x, residual, scales, codes, partial, starts, reach, n, tiles, tile0, lanes, size, first, k0, k1, c0, c1, c2, c3,

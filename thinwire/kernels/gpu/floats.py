@@ -10,6 +10,7 @@ import triton.language as tl
 
 from thinwire.kernels.gpu.blocks import EQUAL, FUSED, eight, inside, looked_up, of_tiles
 from thinwire.kernels.gpu.elements import MAX
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.scales import fused_scales
 from thinwire.kernels.gpu.tiles import compensated, field, load, so_far, store, write
 
@@ -53,6 +54,7 @@ def value(code, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr)
     return v
 
 
+@Ready
 @triton.jit(do_not_specialize=["tile0", "lanes", "size", "first"])
 def encode(
     x, residual, scales, codes, partial, n, tiles, tile0, lanes, size, first, alpha, beta,
@@ -93,6 +95,7 @@ def encode(
         tl.store(partial + tl.program_id(0), total)
 
 
+@Ready
 @triton.jit(do_not_specialize=["tile0", "lanes", "size"])
 def decode(
     s0, s1, s2, s3, s4, s5, s6, s7,

@@ -6,9 +6,11 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels.gpu.elements import noise, words
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.tiles import field, load, masked, store
 
 
+@Ready
 @triton.jit(do_not_specialize=["tile0", "lanes"])
 def pack(codes, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):
     """One-byte codes into planar fields."""
@@ -25,6 +27,7 @@ def pack(codes, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.const
     store(masked(rows, WIDTH), out, 0, tile, lane, width, live, inside, NB, WIDTH, False, FULL)
 
 
+@Ready
 @triton.jit(do_not_specialize=["tile0", "lanes"])
 def unpack(packed, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):
     """Planar fields into one-byte codes."""
@@ -41,6 +44,7 @@ def unpack(packed, out, n, tiles, tile0, lanes, WIDTH: tl.constexpr, FULL: tl.co
         tl.store(out + base + r * width, fields.to(tl.uint8), mask=here)
 
 
+@Ready
 @triton.jit(do_not_specialize=["k0", "k1", "c0", "c1", "c2", "c3", "tile0", "lanes"])
 def draw(out, n, tiles, tile0, lanes, k0, k1, c0, c1, c2, c3, FULL: tl.constexpr, NB: tl.constexpr):
     """The 32-bit noise of n elements, as int64."""
@@ -56,6 +60,7 @@ def draw(out, n, tiles, tile0, lanes, k0, k1, c0, c1, c2, c3, FULL: tl.constexpr
         tl.store(out + base + r * width, u[r].to(tl.int64), mask=here)
 
 
+@Ready
 @triton.jit
 def fold(codes, n, BACK: tl.constexpr, SIZE: tl.constexpr):
     """Signed bytes 0, -1, 1, -2, ... as symbols 0, 1, 2, 3, ..., in place, or BACK."""

@@ -28,6 +28,7 @@ from thinwire.kernels.gpu.rans_plan import (
     WIDE,
     N,
 )
+from thinwire.kernels.gpu.ready import Ready
 
 TILE = tl.constexpr(spec.TILE)  # symbols whose fields lie together
 BAD_SYMBOL = tl.constexpr(-4)  # see thinwire.codecs.native.FAULTS
@@ -47,6 +48,7 @@ def sum_before(values, count, starts, BLOCK: tl.constexpr):
     return total
 
 
+@Ready
 @triton.jit
 def start_rares(plans, counts, starts, BLOCK: tl.constexpr):
     """Where the rare symbols of each chunk go among all rare ones."""
@@ -54,6 +56,7 @@ def start_rares(plans, counts, starts, BLOCK: tl.constexpr):
         sum_before(counts, tl.load(plans + COUNT), starts, BLOCK)
 
 
+@Ready
 @triton.jit
 def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):
     """The rare symbols of every chunk, in order."""
@@ -88,6 +91,7 @@ def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):
     return used
 
 
+@Ready
 @triton.jit(do_not_specialize=["room", "chunks"])
 def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
     """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields."""
@@ -135,6 +139,7 @@ def put32(out, value):
     tl.store(out + k, ((value >> (8 * k)) & 255).to(tl.uint8))
 
 
+@Ready
 @triton.jit
 def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
     """The chunks of a level, their sizes, and with the first the head, to their places in the message."""
@@ -164,6 +169,7 @@ def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
         c += groups
 
 
+@Ready
 @triton.jit(do_not_specialize=["n"])
 def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte (see thinwire.kernels.spec), unless the message is coded."""

@@ -29,6 +29,7 @@ from thinwire.kernels.gpu.rans_plan import (
     TOTAL,
     N,
 )
+from thinwire.kernels.gpu.ready import Ready
 
 WORDS = tl.constexpr(256)  # of 32 bits: at most 25 bits for each symbol
 BEYOND = tl.constexpr(256)  # counted where there is no symbol
@@ -98,6 +99,7 @@ def counts_near(near, symbol):
     return total
 
 
+@Ready
 @triton.jit(do_not_specialize=["n", "limit"])
 def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
     """Add the histogram of the symbols below `limit` to `counts`."""
@@ -138,6 +140,7 @@ def add_eights(even, odd, symbols, limit):
     return even + (eight & 0x0F0F0F0F0F0F0F0F), odd + ((eight >> 4) & 0x0F0F0F0F0F0F0F0F)
 
 
+@Ready
 @triton.jit(do_not_specialize=["n", "limit"])
 def count_few(symbols, n, counts, limit):
     """The same for symbols 0 to 15, of which a thread counts eight in the 4-bit fields of one number."""
@@ -250,6 +253,7 @@ def write_table(f, last, symbol, words):
     return (tl.sum(bits, 0) + 7) // 8
 
 
+@Ready
 @triton.jit(do_not_specialize=["n", "chunk"])
 def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
     """Plan, table and head of a level: program 0 for the symbols, 1 for the rare ones.

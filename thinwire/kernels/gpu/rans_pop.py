@@ -35,6 +35,7 @@ from thinwire.kernels.gpu.rans_plan import (
     ranks,
 )
 from thinwire.kernels.gpu.rans_read import BAD_CODE, BAD_COUNT, LEFT_OVER, TRUNCATED, find_chunks
+from thinwire.kernels.gpu.ready import Ready
 
 TOGETHER = tl.constexpr(4 * 32)  # threads of four chunks, which share a table
 
@@ -150,6 +151,7 @@ def fill(plan, out):
         first += tl.num_programs(0).to(tl.int64) * 2048
 
 
+@Ready
 @triton.jit
 def pop_chunks(
     data,
@@ -195,6 +197,7 @@ def pop_chunks(
         group += tl.num_programs(0)
 
 
+@Ready
 @triton.jit
 def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.constexpr):
     """How many symbols are rare, where those of each chunk go, and the chunks of their own message. One program."""
@@ -211,6 +214,7 @@ def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.con
     tl.atomic_min(faults, fault.to(tl.int32))
 
 
+@Ready
 @triton.jit
 def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):
     """The rare symbols of every chunk in place of its escapes."""
@@ -233,6 +237,7 @@ def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):
         c += tl.num_programs(0)
 
 
+@Ready
 @triton.jit(do_not_specialize=["n"])
 def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte, where the frame says that they are plain."""

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels.gpu.rans_plan import COUNT, LANES, LOG, LOW, NARROW, STATES, N, ask_for, ranks
+from thinwire.kernels.gpu.ready import Ready
 
 
 @triton.jit
@@ -103,6 +104,7 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, A
     return x, at, rares
 
 
+@Ready
 @triton.jit
 def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr, AHEAD: tl.constexpr):
     """Chunks into their rooms; their bytes and their rare symbols are counted."""

@@ -33,6 +33,7 @@ from thinwire.kernels.gpu.rans_plan import (
     WIDE,
     N,
 )
+from thinwire.kernels.gpu.ready import Ready
 
 # See thinwire.codecs.native.FAULTS.
 TRUNCATED, LEFT_OVER, BAD_CODE = tl.constexpr(-1), tl.constexpr(-2), tl.constexpr(-3)
@@ -166,6 +167,7 @@ def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):
     return fault
 
 
+@Ready
 @triton.jit(do_not_specialize=["size", "plain", "n", "limit"])
 def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK: tl.constexpr):
     """The plans of a frame of `size` bytes: both tables, and the chunks of the symbols. One program.
@@ -199,6 +201,7 @@ def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK:
     tl.atomic_min(faults, fault.to(tl.int32))
 
 
+@Ready
 @triton.jit
 def fill_slots(plans, freq, slots, BLOCK: tl.constexpr, SYMBOLS: tl.constexpr):
     """What each of the 2^12 slots of level `program_id(1)` means: symbol | f << 8 | (slot - start) << 20."""

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels.gpu.elements import CLIPPED, L2, MAX, MEAN, RANGE, SIDES, UNIT
+from thinwire.kernels.gpu.ready import Ready
 
 TOP = tl.constexpr(2.0**126)
 INF = tl.constexpr(0x7F800000)  # the bits of infinity: what is not below is not finite
@@ -136,6 +137,7 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
     return spread_a, spread_b
 
 
+@Ready
 @triton.jit(do_not_specialize=["block0", "per_block", "count"])
 def segments(
     x,
@@ -226,6 +228,7 @@ def segments(
         tl.store(to + 5, many, mask=live)
 
 
+@Ready
 @triton.jit(do_not_specialize=["block0", "size", "per_block"])
 def combine(
     scales, scratch, starts, parts, n, block0, size, per_block, clip, NORM: tl.constexpr, RAGGED: tl.constexpr

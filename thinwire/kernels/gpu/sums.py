@@ -6,11 +6,13 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels import checksum
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.tiles import keyed
 
 MIX = tl.constexpr(checksum.MIX)
 
 
+@Ready
 @triton.jit(do_not_specialize=["first"])
 def total(data, partial, n, first, WORDS: tl.constexpr):
     """The sum of WORDS words per program; `data` are words, of which the last may end after `n` bytes."""
@@ -19,6 +21,7 @@ def total(data, partial, n, first, WORDS: tl.constexpr):
     tl.store(partial + tl.program_id(0), tl.sum(keyed(w, at + first), axis=0))
 
 
+@Ready
 @triton.jit(do_not_specialize=["first"])
 def ragged_total(data, partial, n, first, BYTES: tl.constexpr):
     """The same of bytes at any address."""
@@ -56,6 +59,7 @@ def summed(data, words, STEP: tl.constexpr):
     return tl.sum(total, axis=0)
 
 
+@Ready
 @triton.jit(do_not_specialize=["words", "count", "more", "w0", "w1", "w2", "w3", "w4", "w5", "w6"])
 def seal(data, words, partial, count, others, more, w0, w1, w2, w3, w4, w5, w6, STEP: tl.constexpr):
     """Write seven words of a header and the checksum: of `words` after it, and of the rest, whose sums are given."""
