@@ -2,7 +2,8 @@
 
 They are in two groups: files that compute, and files that mostly wait until a rank is missed. A file whose tests read
 their facts from the same runs, or look at pages in the same browser, stays together, so that none is made twice. All
-other tests go to whoever is free. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with pytest 9.2.
+other tests go to whoever is free. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with
+pytest 9.2.
 """
 
 from __future__ import annotations

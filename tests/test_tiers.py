@@ -72,7 +72,7 @@ def drawn_once() -> Iterator[None]:
 
 
 def outcome(c: Compressor, x: Tensor, layout: Layout, key: Key, weight: float) -> dict[str, Tensor]:
-    """All that a compressor does with a vector. What is decoded is added to numbers, and to zeros as `decode` does."""
+    """All that a compressor does with a vector: decoded, it is added to numbers, and to zeros as `decode` does."""
     payload = c.encode(x, layout, key)
     added = vector(layout.numel, seed=9)
     added[1::2] = 0.0
