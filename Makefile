@@ -11,6 +11,8 @@ demo: $(STAMP)
 	$(BIN)/thinwire demo
 
 # Three workers on two cores: one of them mostly waits for ranks that are gone (tests/schedule.py).
+# Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3
 

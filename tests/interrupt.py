@@ -32,7 +32,11 @@ def ctrl_c(words: Sequence[str], after: float) -> int:
             time.sleep(0.05)
         time.sleep(after)
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to everybody
-        out, err = running.communicate(timeout=30)
+        try:
+            out, err = running.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # or it would train on, and the test wait for it
+            raise
     assert running.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err

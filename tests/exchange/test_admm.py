@@ -154,32 +154,32 @@ def test_the_order_of_ranks_gives_admm_with_a_dual_an_edge(topology: Topology, r
 def test_d_admm_on_a_ring_of_six_is_exact() -> None:
     """Measured: 2e-15 with float64 on the wire, 5e-8 with float32 there, 5e-7 with float32 throughout."""
     task = Task(6)
-    exact = admm(Admm(wire="fp64"), task, 300)
+    exact = admm(Admm(wire="fp64"), task, 200)
     assert exact.error(task)[0] > 0.1
     assert exact.error(task)[-1] < 1e-13
-    rounded = admm(Admm(), task, 300)
+    rounded = admm(Admm(), task, 100)
     assert rounded.error(task)[-1] < 2e-7
-    single = admm(Admm(), task, 300, torch.float32)
+    single = admm(Admm(), task, 100, torch.float32)
     assert single.error(task)[-1] < 2e-6
 
 
 @pytest.mark.parametrize("order", ["colour", "index"])
 def test_sixty_four_ranks(order: Any) -> None:
-    """On a torus of 8 by 8; measured 1e-7 after 100 rounds."""
+    """On a torus of 8 by 8; measured 0.014 after 25 rounds and 2.6e-4 after 50, as it would go on."""
     task, exchange = Task(64), Admm(topology=Torus(), order=order, wire="fp64")
-    models = torch.stack([models for models, _ in meet(program(exchange, task, 100, torch.float64), 64)], 1)
+    models = torch.stack([models for models, _ in meet(program(exchange, task, 50, torch.float64), 64)], 1)
     error = (models - task.optimum).abs().amax((1, 2))
-    assert error[-1] < 1e-6
-    assert error[-1] < 1e-3 * error[49]
+    assert error[-1] < 5e-4
+    assert error[-1] < 0.03 * error[24]
     assert torch.equal(admm(exchange, task, 2).models, models[:2])
 
 
-@pytest.mark.parametrize("topology", [Ring(), Star(), ErdosRenyi(p=0.4)], ids=lambda t: t.id)
-def test_edge_admm_is_at_least_as_fast_as_its_rate(topology: Topology) -> None:
+@pytest.mark.parametrize(("topology", "rounds"), [(Ring(), 120), (Star(), 120), (ErdosRenyi(p=0.4), 240)], ids=str)
+def test_edge_admm_is_at_least_as_fast_as_its_rate(topology: Topology, rounds: int) -> None:
     """O(1/k): the error times k stays below what it was; on quadratics it falls by a constant factor per round."""
     task = Task(7)
-    error = admm(Admm(topology=topology, order="index", wire="fp64"), task, 240).error(task)
-    k = torch.arange(1, 241)
+    error = admm(Admm(topology=topology, order="index", wire="fp64"), task, rounds).error(task)
+    k = torch.arange(1, rounds + 1)
     assert ((k * error)[20:] <= (k * error)[:20].max()).all()
     assert error[-1] < 1e-6
 
@@ -215,13 +215,13 @@ def test_messages_are_two_an_edge_and_round(topology: Topology, order: Any) -> N
 
 def test_gradient_steps_in_place_of_the_argmin_find_the_same_optimum() -> None:
     task = Task(6)
-    error = admm(Admm(wire="fp64"), task, 200, steps=10).error(task)
+    error = admm(Admm(wire="fp64"), task, 130, steps=10).error(task)
     assert error[-1] < 1e-9
 
 
 def test_mild_compression_stops_at_what_it_rounds() -> None:
     task = Task(6)
-    errors = [admm(Admm(Channel(Cast(kind))), task, 200).error(task)[-1] for kind in ("fp16", "bf16")]
+    errors = [admm(Admm(Channel(Cast(kind))), task, 100).error(task)[-1] for kind in ("fp16", "bf16")]
     assert 1e-6 < errors[0] < errors[1] < 0.5
 
 

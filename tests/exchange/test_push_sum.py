@@ -155,11 +155,11 @@ def test_sgp_finds_the_optimum_of_the_mean(topology: Topology, n: int) -> None:
     """f_i(z) = |z - b_i|^2 / 2 with falling steps: to the mean of b_i, not to one that counts some ranks more."""
     b, swarm = 3 * randn(n, 20), Swarm(PushSum(topology=topology), n, torch.zeros(20, dtype=torch.float64))
     far = []
-    for step in range(400):
+    for step in range(200):
         swarm.step(-0.1 / (1 + step / 20) * (swarm.models - b))
         far.append(float((swarm.models - b.mean(0)).square().mean().sqrt()))
-    assert far[-1] < 0.07
-    assert far[-1] < 0.6 * far[150]
+    assert far[-1] < 0.12  # mixing by rows stays at 0.27
+    assert far[-1] < 0.6 * far[80]
 
 
 def test_mixing_by_rows_tends_to_another_optimum() -> None:

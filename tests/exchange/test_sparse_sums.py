@@ -103,7 +103,7 @@ def test_gtopk_bytes_grow_with_log_n() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_oktopk_counts_and_volume(ranks: int) -> None:
     """After the first steps about k elements come out, and ranks send at most 6k (n-1)/n values and places."""
-    n, k, steps = 20_000, 400, 60
+    n, k, steps = 20_000, 400, 40
     exchange = OkTopk(TopK(k=k, indices="packed"), exact_every=32)
     world = World(exchange, Layout.flat(n), ranks)
     counts = []

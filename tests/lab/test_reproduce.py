@@ -15,7 +15,7 @@ from thinwire.lab import bench_eta, figures, records
 from thinwire.lab.records import Row, read
 from thinwire.lab.reproduce import REPRODUCTIONS, Settings, deepsqueeze, get
 from thinwire.lab.reproduce.base import keep
-from thinwire.lab.reproduce.deepsqueeze import ETAS, FINALISTS, METHODS, MIXES, RATES, SEEDS, SIX, TUNED, best_run
+from thinwire.lab.reproduce.deepsqueeze import ETAS, METHODS, MIXES, RATES, SEEDS, SIX, TUNED, best_run
 from thinwire.lab.reproduce.deepsqueeze_trends import STATEMENTS, judge
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.reproduce.ring import GUESSED, Run, gradients, rate, shards, train
@@ -66,18 +66,19 @@ def test_rate_rises_and_falls() -> None:
 
 
 def test_tiny_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    etas = (None, 0.4)
-    monkeypatch.setattr(deepsqueeze, "ETAS", etas)
+    etas, rates, finalists = (None, 0.4), RATES[:2], 2
+    for name, value in (("ETAS", etas), ("RATES", rates), ("FINALISTS", finalists)):
+        monkeypatch.setattr(deepsqueeze, name, value)
     heard: list[tuple[int, int, str]] = []
     settings = Settings(epochs=1, seeds=2, methods=("d-psgd", SIGN, "ecd-psgd:compressor=(scaled-sign)"))
     rows = get("deepsqueeze").run(settings, lambda *news: heard.append(news))
     kinds = [(row["method"], row["kind"]) for row in rows]
-    assert kinds.count(("d-psgd", "grid")) == len(RATES)
-    assert kinds.count(("choco-sgd", "grid")) == len(RATES) * len(etas)
+    assert kinds.count(("d-psgd", "grid")) == len(rates)
+    assert kinds.count(("choco-sgd", "grid")) == len(rates) * len(etas)
     assert kinds.count(("d-psgd", "final")) == kinds.count(("choco-sgd", "final")) == 2
     assert kinds.count(("d-psgd", "curve")) == kinds.count(("choco-sgd", "curve")) == 2  # one epoch
     assert {row["seed"] for row in rows if row["kind"] in {"grid", "last"}} == {TUNED}
-    assert kinds.count(("d-psgd", "last")) == FINALISTS <= kinds.count(("choco-sgd", "last")) <= FINALISTS + 2
+    assert kinds.count(("d-psgd", "last")) == finalists <= kinds.count(("choco-sgd", "last")) <= finalists + 2
     assert {row["seed"] for row in rows if row["kind"] in {"final", "own"}} == {0, 1, None}
     tuned = next(row for row in rows if (row["method"], row["kind"]) == ("choco-sgd", "final"))
     assert kinds.count(("choco-sgd", "own")) == (0 if tuned["given"] is None else 2)

@@ -32,8 +32,9 @@ def distances(d: int, ways: list[Feedback | None], steps: int) -> Tensor:
     total = torch.zeros(len(ways))
     for step in range(steps):
         picked = torch.randint(SAMPLES, (RANKS * BATCH,), generator=g)
-        error = x[picked] @ w.T - y[picked, None]
-        grads = torch.einsum("rbm,rbd->mrd", error.view(RANKS, BATCH, -1), x[picked].view(RANKS, BATCH, d)) / BATCH
+        rows = x[picked]
+        error = rows @ w.T - y[picked, None]
+        grads = torch.einsum("rbm,rbd->mrd", error.view(RANKS, BATCH, -1), rows.view(RANKS, BATCH, d)) / BATCH
         for i, way in enumerate(ways):
             grad = grads[i].reshape(-1)
             if way is not None:

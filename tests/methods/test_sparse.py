@@ -16,9 +16,9 @@ from thinwire.memory import Difference, ErrorFeedback, NoMemory
 TASK = Quadratics(n=4, d=32, seed=1)
 
 
-def distance(memory: Memory) -> float:
+def distance(memory: Memory, lr: float, steps: int) -> float:
     world = World(AllGather(Channel(TopK(k=2), memory)), Layout.flat(32), 4)
-    return TASK.descend(world, 0.05, 400)
+    return TASK.descend(world, lr, steps)
 
 
 def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> None:
@@ -26,30 +26,31 @@ def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> No
 
     Without feedback the small gradients are never sent; with it, single ranks' do not vanish at the optimum.
     """
-    stalls, floors, converges = distance(NoMemory()), distance(ErrorFeedback()), distance(Difference())
+    stalls, converges = distance(NoMemory(), 0.1, 150), distance(Difference(), 0.1, 150)
+    floors = distance(ErrorFeedback(), 0.05, 400)  # at a height that follows the step
     assert stalls > 0.1
     assert 1e-3 < floors < 0.1 * stalls
     assert converges < 1e-10
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"),
+    ("name", "lr", "limit"),
     [
-        ("topk:ratio=0.0625", 0.02),
-        ("topk:ratio=0.125,block=16", 0.02),
-        ("randomk:ratio=0.25", 0.001),
-        ("dgc:ratio=0.125,momentum=0.5", 0.02),
-        ("gtopk:ratio=0.125", 0.03),
-        ("oktopk:ratio=0.125", 0.03),
-        ("sbc:ratio=0.125", 0.02),
-        ("strom:tau=2", 0.03),
-        ("wangni:ratio=0.25", 0.05),
-        ("sketched-sgd:ratio=0.125", 0.001),
+        ("topk:ratio=0.0625", 0.05, 0.04),
+        ("topk:ratio=0.125,block=16", 0.05, 0.02),
+        ("randomk:ratio=0.25", 0.05, 0.001),
+        ("dgc:ratio=0.125,momentum=0.5", 0.05, 0.04),
+        ("gtopk:ratio=0.125", 0.05, 0.04),
+        ("oktopk:ratio=0.125", 0.025, 0.03),
+        ("sbc:ratio=0.125", 0.05, 0.02),
+        ("strom:tau=2", 0.07, 0.03),
+        ("wangni:ratio=0.25", 0.05, 0.03),
+        ("sketched-sgd:ratio=0.125", 0.07, 0.001),
     ],
 )
-def test_all_of_them_descend(name: str, limit: float) -> None:
+def test_all_of_them_descend(name: str, lr: float, limit: float) -> None:
     world = World(METHODS.parse(name).exchange, Layout.flat(32), 4)
-    assert TASK.descend(world, 0.025, 180) < limit
+    assert TASK.descend(world, lr, round(4.5 / lr)) < limit
 
 
 def test_a_threshold_below_the_gradients_lags_behind_them() -> None:

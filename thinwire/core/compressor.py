@@ -13,7 +13,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
-from thinwire.core.payload import Payload, Tail
+from thinwire.core.payload import HEADER, Payload, Tail
 from thinwire.core.started import Started, finish
 from thinwire.core.types import Key, Layout
 from thinwire.kernels import checksum as sums
@@ -162,7 +162,7 @@ class Compressor(Config, ABC):
             )
         if out.device != payload.data.device:
             raise ValueError(f"the payload is on {payload.data.device} but the tensor to add into is on {out.device}")
-        expected, got = self.nbytes(layout), payload.body.numel()
+        expected, got = self.nbytes(layout), payload.nbytes - HEADER.size
         if got > expected or (self.fixed_size and got != expected):
             raise PayloadError(f"{self.id} of {layout.numel} elements has {expected} body bytes; {got} arrived")
         seed = key.seed if key else 0

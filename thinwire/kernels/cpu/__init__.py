@@ -43,7 +43,7 @@ def _blocks(blocks: Blocks) -> tuple[int, int, int, int]:
 
 def _check(tensor: Tensor, dtype: torch.dtype, numel: int) -> int:
     """The tensor's address, after checking that C++ may use it."""
-    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.numel() < numel:
+    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous() or tensor.numel() < numel:
         raise ValueError(
             f"the C++ kernels need a contiguous CPU tensor of {dtype} with at least {numel} elements; "
             f"got {tensor.dtype} on {tensor.device}, shape {tuple(tensor.shape)}, strides {tensor.stride()}"
