@@ -133,11 +133,26 @@ def until_death(victim: int, drop: bool, folder: str) -> None:
     Path(folder, str(rank)).write_text(f"{sorted(gone or [])} {float(model.max() - model.min())} {float(model[0])}")
 
 
+def until_both_know(victim: int, folder: str) -> None:
+    """Whoever hears of the death first stays until the other neighbour has, or that one might hear of it, instead."""
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        until_death(victim, False, folder)
+    finally:
+        if (dist.get_rank() - victim) % 2:
+            patience = time.monotonic() + 15
+            store.add("told", 1)
+            while store.add("told", 0) < 2 and time.monotonic() < patience:
+                time.sleep(0.02)
+
+
 @pytest.mark.parametrize("victim", [0, 1], ids=["passive", "active"])
 def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
-    """Of a ring of four, the two neighbours name the edge at once; the third hears from them when they end."""
+    """Of a ring of four, the two neighbours name the edge, one that asks at its next word; the third hears from them
+    when they end.
+    """
     begun = time.monotonic()
-    ended = endings(until_death, RANKS, victim, False, str(tmp_path))
+    ended = endings(until_both_know, RANKS, victim, str(tmp_path), grace=20.0)
     assert time.monotonic() - begun < 25  # the groups' time-out is 30 s
     assert ended[victim].exitcode == -signal.SIGKILL
     for rank in ((victim + 1) % RANKS, (victim - 1) % RANKS):
