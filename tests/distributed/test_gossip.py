@@ -20,7 +20,6 @@ from thinwire.topology import from_edges
 
 pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20)
-LRS = {"moniqua": 0.02}
 
 
 def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
@@ -34,15 +33,15 @@ def everybody(x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def fifty_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]:
+def some_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]:
     """By method: the loss of the mean model before and after, the error of that model, and that of the distance."""
     out = {}
     for name in names:
         model = net()
-        optimizer = sgd(model, LRS.get(name, 0.05))
+        optimizer = sgd(model)
         before = loss(model, batch(99, 0)).item()
         with tw.attach(model, optimizer, METHODS.parse(name), min_size=100) as wire:
-            train(model, optimizer, range(50))
+            train(model, optimizer, range(25))
             found = wire.consensus()
             rows = everybody(flat(model))
             wrong = (torch.cat([found.model[k].flatten() for k, _ in model.named_parameters()]) - rows.mean(0)).norm()
@@ -53,10 +52,10 @@ def fifty_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]
 
 
 def test_every_method_trains_and_tells_the_mean_model() -> None:
-    results = on_ranks(fifty_steps, 4, MODELS)
+    results = on_ranks(some_steps, 4, MODELS)
     for name in MODELS:
         before, after, wrong, apart = results[0][name]
-        assert after < 0.5 * before, name
+        assert after < 0.4 * before, name
         assert wrong < 1e-5, name
         assert apart < 1e-4, name
 

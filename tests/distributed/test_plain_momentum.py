@@ -18,7 +18,7 @@ from thinwire.exchange import AllGather, Hierarchical
 from thinwire.memory import LocalMomentum
 from thinwire.sync import Sync
 
-STEPS, LR, M = 100, 0.01, 0.9
+STEPS, LR, M = 60, 0.01, 0.9
 LARGE, SMALL = 12_000, 10
 RATIO = 0.05  # every element in turn, after 20 steps
 DGC = tw.methods.dgc(ratio=RATIO)
@@ -120,8 +120,8 @@ def in_turns(steps: int) -> float:
 def test_small_tensors_of_dgc_have_its_momentum(moved: dict[str, list[Moved]], case: str) -> None:
     """The small one is momentum SGD; the large one loses what starts again from rest every 1/ratio steps."""
     plain, delayed = LR * sum(velocity(STEPS)), LR * in_turns(STEPS)
-    assert plain == pytest.approx(9.1, abs=0.01)
-    assert delayed == pytest.approx(5.3, abs=0.1)
+    assert plain == pytest.approx(5.1, abs=0.01)
+    assert delayed == pytest.approx(2.9, abs=0.1)
     for large, small, held in moved[case]:
         assert near(small, plain)
         assert near(held, velocity(STEPS)[-1])
