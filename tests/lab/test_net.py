@@ -26,7 +26,8 @@ from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.net.tools import call, check
 
 OWNER = """
-import subprocess, sys, time, types
+import signal, subprocess, sys, time, types
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 package = sys.modules["thinwire"] = types.ModuleType("thinwire")  # its own __init__ imports torch, for two seconds
 package.__path__ = [sys.argv[1]]
 from thinwire.lab.net import Network
