@@ -17,7 +17,7 @@ if not torch.cuda.is_available():  # the kernels for GPUs are interpreted; set b
 from thinwire.lab import launch
 from thinwire.lab.net.tools import call, check
 
-launch.PRELOAD += ["pytest", "sklearn.datasets"]  # what many tests import in every rank
+launch.PRELOAD.append("tests.inherited")
 settings.register_profile("thinwire", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("thinwire")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from thinwire.engine.groups import Lent, Wanted, lend
@@ -70,7 +71,8 @@ def _where(program: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _load_and_run(say: Say, path: str, name: str, *args: Any) -> Any:
-    """Test modules have no importable name, so the file is loaded."""
+    """Test modules have no importable name, so the file is loaded. Threads of tiny nets would only spin."""
+    torch.set_num_threads(1)
     module_name = f"ranks_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None

@@ -1,9 +1,9 @@
 """Which tests share a worker of pytest-xdist: those with several processes each run one at a time.
 
-They are in two groups: files that compute, and files that mostly wait until a rank is missed. A file whose tests read
-their facts from the same runs, or look at pages in the same browser, stays together, so that none is made twice. All
-other tests go to whoever is free. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with
-pytest 9.2.
+They are in two groups: files that compute, and files that mostly wait, for a rank that is missed or for a slow link.
+A file whose tests read their facts from the same runs, or look at pages in the same browser, stays together, so that
+none is made twice. All other tests go to whoever is free. The marks of `--dist loadgroup` would say the same, but
+xdist 3.8 loses them with pytest 9.2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-WAITING = ("test_async_pairs", "test_faults", "test_leaving", "test_misuse", "test_refusals")
+WAITING = (
+    "test_async_pairs",
+    "test_faults",
+    "test_leaving",
+    "test_misuse",
+    "test_refusals",
+    "test_reproduce_ecq_cost",
+)
 PROCESSES = (
     "tests/distributed/",
     "tests/examples/",

@@ -15,7 +15,7 @@ from thinwire.lab.launch import Say
 from thinwire.lab.net import reaper
 from thinwire.lab.race import TESTS, Ended, Run, lost
 
-SHORT = ["race", "--hosts", "2", "--rate", "2gbit", "--target", "0.3", "--steps", "20", "--seeds", "1"]
+SHORT = ["race", "--hosts", "2", "--rate", "2gbit", "--target", "0.3", "--steps", "15", "--seeds", "1"]
 TWO = ["--method", "ddp", "--method", "ef-signsgd"]
 
 

@@ -95,9 +95,9 @@ def wander(pairs: Pairs, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 @pytest.mark.timeout(300)
-def test_thousands_of_exchanges_without_a_deadlock(long: bool) -> None:
-    """Two thousand, or ten with --long. In float64 the sum of the models is kept to its rounding."""
-    steps = 5000 if long else 1000  # in each of which ranks 1 and 3 ask
+def test_hundreds_of_exchanges_without_a_deadlock(long: bool) -> None:
+    """Six hundred, or ten thousand with --long. In float64 the sum of the models is kept to its rounding."""
+    steps = 5000 if long else 300  # in each of which ranks 1 and 3 ask
     ended = on_ranks(wander, RANKS, Pairs(), steps, torch.float64, timeout=280)
     given, got = sum(total for total, _, _ in ended), sum(model for _, model, _ in ended)
     assert float((got - given).abs().max()) < 1e-11
@@ -117,27 +117,42 @@ def test_float32_models_keep_their_sum_to_rounding(compressed: str) -> None:
 
 
 def until_death(victim: int, drop: bool, folder: str) -> None:
-    """One rank kills itself in its tenth step; the others take steps for three seconds."""
+    """One rank kills itself in its fifth step; the others take steps for three seconds."""
     rank = dist.get_rank()
     gone: set[int] | None = set() if drop else None
     shared = begin(torch.full((D,), float(rank)), gone=gone)
     until = time.monotonic() + 3
     step = 0
     while time.monotonic() < until:
-        if rank == victim and step == 10:
+        if rank == victim and step == 5:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(0.02)
         shared.stepped(torch.zeros(D))
         step += 1
     model = shared.stop()
     Path(folder, str(rank)).write_text(f"{sorted(gone or [])} {float(model.max() - model.min())} {float(model[0])}")
 
 
+def until_both_know(victim: int, folder: str) -> None:
+    """Whoever hears of the death first stays until the other neighbour has, or that one might hear of it, instead."""
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        until_death(victim, False, folder)
+    finally:
+        if (dist.get_rank() - victim) % 2:
+            patience = time.monotonic() + 15
+            store.add("told", 1)
+            while store.add("told", 0) < 2 and time.monotonic() < patience:
+                time.sleep(0.02)
+
+
 @pytest.mark.parametrize("victim", [0, 1], ids=["passive", "active"])
 def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
-    """Of a ring of four, the two neighbours name the edge at once; the third hears from them when they end."""
+    """Of a ring of four, the two neighbours name the edge, one that asks at its next word; the third hears from them
+    when they end.
+    """
     begun = time.monotonic()
-    ended = endings(until_death, RANKS, victim, False, str(tmp_path))
+    ended = endings(until_both_know, RANKS, victim, str(tmp_path), grace=20.0)
     assert time.monotonic() - begun < 25  # the groups' time-out is 30 s
     assert ended[victim].exitcode == -signal.SIGKILL
     for rank in ((victim + 1) % RANKS, (victim - 1) % RANKS):
@@ -175,20 +190,20 @@ def descend(topology: Topology, steps: int, pace: int) -> tuple[Tensor, dict[str
 
 
 def test_staleness_is_recorded_and_training_converges() -> None:
-    ended = on_ranks(descend, RANKS, Star(), 300, 1)
+    ended = on_ranks(descend, RANKS, Star(), steps := 120, 1)
     models = torch.stack([model for model, _ in ended])
     assert float((models.mean(0) - 1.5).abs().max()) < 0.1  # the mean of 0, 1, 2, 3
     assert float((models.amax(0) - models.amin(0)).max()) < 0.5
     hub, *leaves = [figures for _, figures in ended]
-    assert hub["exchanges"] == 900
+    assert hub["exchanges"] == 3 * steps
     assert 2 < hub["staleness_mean"] <= 3  # three ask while it computes
     assert hub["staleness_max"] >= 2
     for leaf in leaves:
-        assert leaf["exchanges"] == 300
+        assert leaf["exchanges"] == steps
         assert 0 < leaf["staleness_mean"] <= 1
         assert leaf["staleness_max"] == 1  # its own exchange, one per step
-        assert leaf["bytes_sent"] == 300 * (16 + 32 + 4 * D) + 16  # size, header and model; a size at the end
-    assert hub["bytes_sent"] == 900 * (16 + 32 + 4 * D)
+        assert leaf["bytes_sent"] == steps * (16 + 32 + 4 * D) + 16  # size, header and model; a size at the end
+    assert hub["bytes_sent"] == 3 * steps * (16 + 32 + 4 * D)
 
 
 def test_pace_is_steps_an_exchange() -> None:
@@ -203,10 +218,10 @@ def test_a_rank_alone_has_no_one_to_ask() -> None:
 
 
 def dawdle() -> tuple[float, str]:
-    """Take steps that last longer than the time-out; returns the messages, and the error for a NaN."""
+    """Take a step that lasts longer than the time-out; returns the messages, and the error for a NaN."""
     shared = begin(torch.zeros(D), timeout=2.0, beat=0.5)
-    for _ in range(2):
-        time.sleep(4.0 if shared.active else 0.1)
+    for step in range(2):
+        time.sleep(4.0 if shared.active and step == 0 else 0.1)
         shared.stepped(torch.zeros(D))
     try:
         shared.stepped(torch.full((D,), torch.nan))
@@ -220,7 +235,7 @@ def dawdle() -> tuple[float, str]:
 def test_a_rank_that_computes_longer_than_the_time_out_is_not_taken_for_dead() -> None:
     (answered, told), (asked, _) = on_ranks(dawdle, 2)
     assert answered == 2 * 2  # a size and a model for each of two steps
-    assert asked > 2 * 2 + 1 + 2 * 5  # the same, the end, and the bytes in between
+    assert asked > 2 * 2 + 1 + 5  # the same, the end, and the bytes in between
     assert told == "step 2 of rank 0 is not finite"
 
 

@@ -20,7 +20,6 @@ from thinwire.topology import from_edges
 
 pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=2048 / 2**20)
-LRS = {"moniqua": 0.02}
 
 
 def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
@@ -34,15 +33,15 @@ def everybody(x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def fifty_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]:
+def some_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]:
     """By method: the loss of the mean model before and after, the error of that model, and that of the distance."""
     out = {}
     for name in names:
         model = net()
-        optimizer = sgd(model, LRS.get(name, 0.05))
+        optimizer = sgd(model)
         before = loss(model, batch(99, 0)).item()
         with tw.attach(model, optimizer, METHODS.parse(name), min_size=100) as wire:
-            train(model, optimizer, range(50))
+            train(model, optimizer, range(25))
             found = wire.consensus()
             rows = everybody(flat(model))
             wrong = (torch.cat([found.model[k].flatten() for k, _ in model.named_parameters()]) - rows.mean(0)).norm()
@@ -53,34 +52,33 @@ def fifty_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]
 
 
 def test_every_method_trains_and_tells_the_mean_model() -> None:
-    results = on_ranks(fifty_steps, 4, MODELS)
+    results = on_ranks(some_steps, 4, MODELS)
     for name in MODELS:
         before, after, wrong, apart = results[0][name]
-        assert after < 0.5 * before, name
+        assert after < 0.4 * before, name
         assert wrong < 1e-5, name
         assert apart < 1e-4, name
 
 
-def beside(method: Method, other: Method, steps: int = 20) -> tuple[float, int]:
+def beside(method: Method, other: Method, steps: int = 8) -> float:
     ends = []
     for one in (method, other):
         model = net()
         optimizer = sgd(model)
-        with tw.attach(model, optimizer, one, min_size=0) as wire:
+        with tw.attach(model, optimizer, one, min_size=0):
             train(model, optimizer, range(steps))
-            rounds = int(wire.stats()["rounds"])
         ends.append(flat(model))
-    return (ends[0] - ends[1]).abs().max().item(), rounds
+    return (ends[0] - ends[1]).abs().max().item()
 
 
 def reductions() -> dict[str, float]:
     """Methods that are synchronous SGD, momentum included, for these settings."""
     whole = methods.sgd()
     return {
-        "complete graph": beside(methods.d_psgd(topology="complete", early=False), whole)[0],
-        "complete deepsqueeze": beside(methods.deepsqueeze("identity", topology="complete"), whole)[0],
-        "local sgd": beside(methods.local_sgd(every=1), whole)[0],
-        "every": beside(methods.d_psgd(topology="complete", early=False, every=4), methods.local_sgd(every=4))[0],
+        "complete graph": beside(methods.d_psgd(topology="complete", early=False), whole),
+        "complete deepsqueeze": beside(methods.deepsqueeze("identity", topology="complete"), whole),
+        "local sgd": beside(methods.local_sgd(every=1), whole),
+        "every": beside(methods.d_psgd(topology="complete", early=False, every=4), methods.local_sgd(every=4)),
     }
 
 
@@ -102,10 +100,10 @@ def means() -> dict[str, float]:
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         with tw.attach(model, optimizer, METHODS.parse(name), min_size=100):
-            train(model, optimizer, range(10))
+            train(model, optimizer, range(5))
             before = everybody(flat(model)).double().mean(0)
             optimizer.zero_grad()
-            loss(model, batch(10)).backward()
+            loss(model, batch(5)).backward()
             grad = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
             expected = before - 0.05 * everybody(grad).double().mean(0)
             optimizer.step()

@@ -67,9 +67,19 @@ def lazily(name: str) -> dict[str, Any]:
     }
 
 
+def every_name() -> list[dict[str, Any]]:
+    return [lazily(name) for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[dict[str, Any]]]:
+    """What each rank found, by name."""
+    return dict(zip(NAMES, map(list, zip(*on_ranks(every_name, 2), strict=True)), strict=True))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_uploads_are_skipped_counted_and_resumed(name: str) -> None:
-    results = on_ranks(lazily, 2, name)
+def test_uploads_are_skipped_counted_and_resumed(name: str, found: dict[str, list[dict[str, Any]]]) -> None:
+    results = found[name]
     for result in results:
         stats = result["stats"]
         assert stats["uploads"] + stats["uploads_skipped"] == 10

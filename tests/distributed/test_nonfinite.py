@@ -102,13 +102,17 @@ def scaled(hook: bool) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("hook", [False, True], ids=["attach", "ddp_hook"])
-def test_a_grad_scaler_skips_the_step_on_every_rank(hook: bool) -> None:
-    one, other = on_ranks(scaled, 2, hook)
-    assert one["scales"] == other["scales"]
-    assert one["scales"][-1] == 2.0**36
-    assert one["equal"]
-    assert one["last"] < 0.7 * one["first"]
+def scaled_both_ways() -> list[dict[str, Any]]:
+    return [scaled(False), scaled(True)]
+
+
+def test_a_grad_scaler_skips_the_step_on_every_rank() -> None:
+    """By attach, and by ddp_hook."""
+    for one, other in zip(*on_ranks(scaled_both_ways, 2), strict=True):
+        assert one["scales"] == other["scales"]
+        assert one["scales"][-1] == 2.0**36
+        assert one["equal"]
+        assert one["last"] < 0.7 * one["first"]
 
 
 def without_scaler(name: str, kind: str) -> dict[str, Any]:
@@ -157,11 +161,23 @@ def without_scaler(name: str, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("sgd", "loop"), ("ecq-sgd", "loop"), ("qsgd", "closure"), ("ecq-sgd", "ddp_hook")]
-)
-def test_the_optimizer_does_not_step(name: str, kind: str) -> None:
-    for got in on_ranks(without_scaler, 2, name, kind):
+TOGETHER = [("sgd", "loop"), ("ecq-sgd", "loop"), ("qsgd", "closure"), ("ecq-sgd", "ddp_hook")]
+ALONE = [(name, "loop") for name in ("local-sgd", "deepsqueeze", "ad-psgd", "choco-sgd")]
+
+
+def every_way() -> list[dict[str, Any]]:
+    return [without_scaler(*way) for way in (*TOGETHER, *ALONE)]
+
+
+@pytest.fixture(scope="module")
+def ways() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What each rank found, by name and kind."""
+    return dict(zip((*TOGETHER, *ALONE), map(list, zip(*on_ranks(every_way, 2), strict=True)), strict=True))
+
+
+@pytest.mark.parametrize(("name", "kind"), TOGETHER)
+def test_the_optimizer_does_not_step(name: str, kind: str, ways: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    for got in ways[name, kind]:
         assert got["still"]
         assert got["grads"]  # whoever looks at the gradients after the step sees them as they were
         assert got["skipped"] == 1
@@ -170,9 +186,11 @@ def test_the_optimizer_does_not_step(name: str, kind: str) -> None:
         assert got["equal"]
 
 
-@pytest.mark.parametrize("name", ["local-sgd", "deepsqueeze", "ad-psgd", "choco-sgd"])
-def test_where_models_are_exchanged_the_rank_alone_does_not_step(name: str) -> None:
-    one, other = on_ranks(without_scaler, 2, name, "loop")
+@pytest.mark.parametrize(("name", "kind"), ALONE)
+def test_where_models_are_exchanged_the_rank_alone_does_not_step(
+    name: str, kind: str, ways: dict[tuple[str, str], list[dict[str, Any]]]
+) -> None:
+    one, other = ways[name, kind]
     assert [one["skipped"], other["skipped"]] == [0, 1]
     assert [one["steps"], other["steps"]] == [{5}, {4}]
     assert one["finite"]

@@ -67,15 +67,22 @@ def talk() -> tuple[list[Any], int, int]:
     return heard, driver.traffic.bytes, driver.traffic.messages
 
 
-def test_every_request_is_answered_as_on_the_virtual_driver() -> None:
-    real, virtual = on_ranks(talk, 4), run(conversation, 4)
+@pytest.fixture(scope="module")
+def talked() -> list[tuple[list[Any], int, int]]:
+    return on_ranks(talk, 4)
+
+
+def test_every_request_is_answered_as_on_the_virtual_driver(talked: list[tuple[list[Any], int, int]]) -> None:
+    real, virtual = talked, run(conversation, 4)
     for rank in range(4):
         assert real[rank][0] == virtual.results[rank]
 
 
-def test_bytes_are_those_of_the_virtual_driver_and_the_sizes_that_were_asked() -> None:
+def test_bytes_are_those_of_the_virtual_driver_and_the_sizes_that_were_asked(
+    talked: list[tuple[list[Any], int, int]],
+) -> None:
     """Three requests promise no sizes: 8 bytes to each peer; a send has 16 for kind and size; a half asks once."""
-    real, virtual = on_ranks(talk, 4), run(conversation, 4)
+    real, virtual = talked, run(conversation, 4)
     for rank in range(4):
         asked = 8 * (3 + 3 + 2) + 8 + (16 if rank < 2 else 0)
         assert real[rank][1] == virtual.traffic[rank].bytes + asked

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import thinwire
 from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network, network, reaper
@@ -25,7 +26,10 @@ from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.net.tools import call, check
 
 OWNER = """
-import subprocess, sys, time
+import signal, subprocess, sys, time, types
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+package = sys.modules["thinwire"] = types.ModuleType("thinwire")  # its own __init__ imports torch, for two seconds
+package.__path__ = [sys.argv[1]]
 from thinwire.lab.net import Network
 with Network(2, "1gbit") as network:
     inside = subprocess.Popen(["ip", "netns", "exec", network.namespace(1), "sleep", "600"])
@@ -168,7 +172,8 @@ def test_latency_or_a_clear_word(root: None, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def owner(root: None) -> Iterator[tuple[subprocess.Popen[str], str, int, int]]:
     """A process with a lab, a guardian and a process on host 1."""
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", OWNER, str(Path(thinwire.__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             lab, guardian, inside = process.stdout.readline().split()

@@ -117,12 +117,12 @@ def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Met
     """
 
     def decorate(make: Callable[P, Method]) -> Callable[P, Method]:
-        parameters = signature(make).parameters
+        taken = signature(make)
 
         @wraps(make)
         def labelled(*args: P.args, **kwargs: P.kwargs) -> Method:
-            bound = signature(make).bind(*args, **kwargs).arguments
-            label = make_id(name, {k: (v, parameters[k].default) for k, v in bound.items()})
+            bound = taken.bind(*args, **kwargs).arguments
+            label = make_id(name, {k: (v, taken.parameters[k].default) for k, v in bound.items()})
             return replace(make(*args, **kwargs), label=label)
 
         docs = (sys.modules[make.__module__].__doc__, make.__doc__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -52,8 +53,7 @@ class Registry(Generic[T]):
         """The object of an id such as `qsgd:bits=4,norm=max`. A value that is itself an id stands in parentheses."""
         name, _, arguments = text.strip().partition(":")
         make = self[name]
-        known = inspect.signature(make).parameters
-        types = get_type_hints(make)  # for a dataclass, its fields
+        known, types = _settings(make)
         kwargs: dict[str, Any] = {}
         for part in filter(None, _split(arguments)):
             key, equals, value = (word.strip() for word in part.partition("="))
@@ -75,6 +75,12 @@ class Registry(Generic[T]):
 def _same(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
     """Whether both are one: dataclass(slots=...) and reloads make a class again under the same qualified name."""
     return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)
+
+
+@cache
+def _settings(make: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], dict[str, Any]]:
+    """What a factory takes, and of which types; for a dataclass, its fields."""
+    return inspect.signature(make).parameters, get_type_hints(make)
 
 
 def _split(text: str) -> list[str]:
