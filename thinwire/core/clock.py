@@ -40,12 +40,12 @@ class Running:
     def __enter__(self) -> None:
         self._start = self._clock.now()
         if self._clock.stamp is not None:
-            self._queued = self._clock.stamp()
+            self._queued = self._clock.stamp(self._what != "wire")
 
     def __exit__(self, *_: object) -> None:
         clock = self._clock
         if clock.stamp is not None:
-            clock.queued.append((self._what, self._queued, clock.stamp()))
+            clock.queued.append((self._what, self._queued, clock.stamp(False)))
         clock.spans.append(Span(self._what, self._start, clock.now(), clock.bucket, clock.chunk))
 
 
@@ -58,8 +58,9 @@ class Clock:
     chunk: int = 0
     spans: list[Span] = field(default_factory=list)
     now: Now = perf_counter
-    stamp: Callable[[], Stamp] | None = None
-    """Where a GPU is timed too: a stamp at the end of what is queued. The host's own spans cover the queueing."""
+    stamp: Callable[[bool], Stamp] | None = None
+    """Where a GPU is timed too: a stamp at the end of what is queued; with True, at the start of work that is to be
+    timed, which the GPU holds back until the host has queued all of it. The host's own spans cover the queueing."""
     queued: list[tuple[str, Stamp, Stamp]] = field(default_factory=list)
 
     def span(self, what: str) -> Running:

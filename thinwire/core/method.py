@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
     chunk_mb: float
 
 
-ON_CPU, ON_GPU = Sizes(16.0, 16.0), Sizes(64.0, 256.0)
+ON_CPU, ON_GPU = Sizes(16.0, 16.0), Sizes(64.0, 64.0)
 
 
 @final
@@ -39,7 +39,7 @@ class Overlap(Config):
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
 
     A size that is None depends on where the gradients are: both are 16 on a CPU. To a GPU large pieces are no slower
-    than small ones, but the host takes as long to launch them: there buckets have 64 and chunks 256.
+    than small ones, but the host takes as long to launch them: there both are 64.
     """
 
     name: ClassVar[str] = "overlap"

@@ -83,13 +83,16 @@ def attach(
     return wire
 
 
-def _stamp() -> Stamp:
-    """The end of what is queued on the current stream."""
+def _stamp(begins: bool) -> Stamp:
+    """The end of what is queued on the current stream, held back where work begins that is to be timed."""
+    if begins:  # otherwise the GPU would run each kernel as it is queued, and the time between them would count
+        torch.cuda._sleep(HELD)
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
+HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
@@ -165,8 +168,8 @@ class Wire:
     def time_gpu(self, *, on: bool = True) -> None:
         """Time encoding and decoding by the GPU's own clock from here on: `encode_gpu_s`, `decode_gpu_s` in `stats`.
 
-        Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It costs a few
-        microseconds per message.
+        Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It makes steps
+        slower: the GPU holds the work back for some milliseconds, until the host has queued all of it.
         """
         self._runner.telemetry.stamp = _stamp if on else None
 

@@ -21,7 +21,7 @@ class Telemetry:
         self.stats = Stats()
         self.events: list[Span] = []  # of the last round
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
-        self.stamp: Callable[[], Stamp] | None = None  # where a GPU is timed
+        self.stamp: Callable[[bool], Stamp] | None = None  # where a GPU is timed
         self._queued: list[tuple[str, Stamp, Stamp]] = []  # what it may not have done yet
 
     def clock(self, bucket: int, chunk: int) -> Clock:

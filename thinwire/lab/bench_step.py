@@ -7,8 +7,8 @@ what runs at the same time in several threads, so that together they may exceed 
 
 On a GPU, which all ranks share, a step ends when the GPU has done it. The host's encode and decode are then what it
 takes to queue them; encode_gpu and decode_gpu are sums of what they took on the streams of the lanes, including other
-ranks' work in between, measured in turns of their own. codec_share is both together over DDP's step; alone_ms is a
-step without communication.
+ranks' work in between, measured in turns of their own, in which the GPU does not start before all is queued.
+codec_share is both together over DDP's step; alone_ms is a step without communication.
 """
 
 from __future__ import annotations
