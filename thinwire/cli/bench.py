@@ -77,7 +77,6 @@ RATE = {
 }
 STEP = {
     "method": "",
-    "device": "",
     "step_ms": ".1f",
     "step_ms_p20": ".1f",
     "step_ms_p80": ".1f",

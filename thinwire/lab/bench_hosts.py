@@ -42,7 +42,7 @@ from torch.optim import SGD, Optimizer
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
 from thinwire.lab import gpt2
-from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper
+from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper, where
 from thinwire.lab.launch import Say
 from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.records import Row, quantiles
@@ -220,7 +220,7 @@ def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
     bound = bits / bits_per_second(job.rate)
     return {
         "method": name,
-        "device": job.device,
+        **where(job.device),
         "hosts": dist.get_world_size(),
         "rate": job.rate,
         "params": size,

@@ -77,6 +77,11 @@ def bench(say: Say, methods: Sequence[str], params: int, repeats: int, device: s
     return [_row(text, turn, turns, size, device) for text, turn in turns.items() if turn.wire is not None]
 
 
+def where(device: str) -> Row:
+    """The GPU's name, for a row; the processor is named anyway."""
+    return {} if device == "cpu" else {"device": torch.cuda.get_device_name(device)}
+
+
 def done(step: Callable[[], None], device: str) -> Callable[[], None]:
     """A step that ends when the GPU has done it, too."""
     if device == "cpu":
@@ -158,7 +163,7 @@ def _row(text: str, turn: _Turn, turns: dict[str, _Turn], size: int, device: str
     baseline = quantiles(turns["ddp"].times)
     return {
         "method": text,
-        "device": device,
+        **where(device),
         "workers": dist.get_world_size(),
         "params": size,
         "step_ms": 1e3 * middle,

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from thinwire.core.rates import bits_per_second
 from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
@@ -23,7 +24,11 @@ BENCH_GPU = "thinwire bench kernels --device cuda"
 NO_GPU = f"No rows yet: `{BENCH_GPU} --save benchmarks/data/kernels-cuda.csv` records them."
 ALONE_GPU = {"ms_p50": ".3f", "gbps": ".0f", "ratio": ".2f"}
 HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
-RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s"}
+HOSTS_GPU = (
+    "thinwire bench step --hosts 4 --device cuda --repeats 1 --budget 3{}` with `--rate 1gbit` and `--rate 10gbit"
+)
+STEP_GPU = "thinwire bench step --local --device cuda --repeats 6{}"
+RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s", "10gbit": "step at 10 Gbit/s"}
 SPELLED = {"ecq-sgd": "ecq-sgd:exchange=scatter-gather,code=rans"}  # rows of step-hosts are older than this default
 RIVALS = {
     "no communication": "no communication",
@@ -113,7 +118,25 @@ def step(data: Path) -> str:
     return table(head, body) + where(rows[0], "thinwire bench step --local")
 
 
-def hosts(file: str, data: Path) -> str:
+def step_gpu(data: Path) -> str:
+    """The same with ranks that share a GPU: what encoding and decoding take there, and a step without an exchange."""
+    rows = load(data / "step-cuda.csv")
+    body = [
+        [
+            f"`{r['method']}`",
+            *(f"{float(r[name]):.1f}" for name in ("step_ms", "ddp_ms")),
+            f"{float(r['step_ms']) / float(r['ddp_ms']):.2f}",
+            *(f"{float(r[name]):.1f}" for name in ("alone_ms", "encode_gpu_ms", "decode_gpu_ms")),
+            f"{100 * float(r['codec_share']):.1f}%",
+            f"{float(r['tx_bits_per_param']):.2f}",
+        ]
+        for r in rows
+    ]
+    head = ["method", "step ms", "DDP ms", "ratio", "alone ms", "encode ms", "decode ms", "both over DDP"]
+    return table([*head, "bits sent per parameter"], body) + _command(rows, STEP_GPU)
+
+
+def hosts(file: str, command: str, data: Path) -> str:
     """A step between hosts with shaped uplinks: one row per contestant and rate."""
     rows = load(data / file)
     body = [
@@ -131,36 +154,36 @@ def hosts(file: str, data: Path) -> str:
         for r in rows
     ]
     head = ["rate", "method", "step ms", "20% to 80%", "bits sent per parameter", "wire bound ms", "its share"]
-    return table([*head, "processors ms", "faster than DDP"], body, left=2) + _on_hosts(rows)
+    return table([*head, "processors ms", "faster than DDP"], body, left=2) + _command(rows, command)
 
 
-def speedup(data: Path) -> str:
+def speedup(file: str, command: str, data: Path) -> str:
     """The same, shorter: how long a step takes at each rate, and how much faster than DDP that is."""
-    rows = load(data / "step-hosts-16.csv")
-    rates = list(dict.fromkeys(r["rate"] for r in rows))
+    rows = load(data / file)
+    rates = sorted({r["rate"] for r in rows}, key=bits_per_second)
     by_name: dict[str, dict[str, Mapping[str, str]]] = {}
     for r in rows:
         by_name.setdefault(r["method"], {})[r["rate"]] = r
     body = []
     for name, some in by_name.items():
         cells = []
-        for rate in reversed(rates):
+        for rate in rates:
             cells += [f"{float(some[rate]['step_ms']):,.0f} ms", f"{float(some[rate]['speedup_over_ddp']):.1f}x"]
         bits = fmean(float(r["tx_bits_per_param"]) for r in some.values())
         body.append([_contestant(name), f"{bits:.1f}", *cells])
     head = [
         "method",
         "bits sent per parameter",
-        *(cell for rate in reversed(rates) for cell in (RATES[rate], "faster")),
+        *(cell for rate in rates for cell in (RATES[rate], "faster")),
     ]
-    return table(head, body) + _on_hosts(rows)
+    return table(head, body) + _command(rows, command)
 
 
-def _on_hosts(rows: Rows) -> str:
+def _command(rows: Rows, command: str) -> str:
     """The machine, and the command with every method."""
     names = dict.fromkeys(r["method"] for r in rows)
-    methods = (SPELLED.get(name, name) for name in names if name not in RIVALS)
-    return where(rows[0], HOSTS.format("".join(f" --method {name}" for name in methods)))
+    methods = ((SPELLED if command == HOSTS else {}).get(name, name) for name in names if name not in RIVALS)
+    return where(rows[0], command.format("".join(f" --method {name}" for name in methods)))
 
 
 def _contestant(name: str) -> str:
@@ -319,9 +342,12 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "training": training,
     "accuracy": accuracy,
     "step": step,
-    "hosts": partial(hosts, "step-hosts.csv"),
-    "hosts-16": partial(hosts, "step-hosts-16.csv"),
-    "speedup": speedup,
+    "step-gpu": step_gpu,
+    "hosts": partial(hosts, "step-hosts.csv", HOSTS),
+    "hosts-16": partial(hosts, "step-hosts-16.csv", HOSTS),
+    "hosts-gpu": partial(hosts, "step-hosts-cuda.csv", HOSTS_GPU),
+    "speedup": partial(speedup, "step-hosts-16.csv", HOSTS),
+    "speedup-gpu": partial(speedup, "step-hosts-cuda.csv", HOSTS_GPU),
     "quantisers": quantisers,
     "kernels": kernels,
     "alone": alone,
