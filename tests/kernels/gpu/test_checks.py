@@ -47,6 +47,18 @@ def test_damage_is_found(n: int, checksum: bool) -> None:
     assert bool(tier.damaged([shifted])) == bool(tier.damaged([payload.data]))
 
 
+def test_of_many_payloads_the_damaged_ones_are_found() -> None:
+    sizes = [0, 3, 9000, 17, 40, 8160, 5, 1, 12, 64]  # more than one launch takes, and than one program sums
+    payloads = []
+    for n in sizes:
+        payload = Payload.new(n, DEVICE)
+        payload.body.copy_(torch.arange(n).to(torch.uint8))
+        payloads.append(payload.seal(7, Key()).data)
+    for place, at in ((2, 9031), (5, HEADER), (9, 70)):
+        payloads[place][at] ^= 4
+    assert kernels.get("gpu").damaged(payloads).tolist() == [place in (2, 5, 9) for place in range(len(sizes))]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter, which divides by 0 as a GPU does
 @pytest.mark.parametrize("c", [Qsgd(bits=4), Qsgd(bits=3, block=100), ScaledSign()], ids=lambda c: c.id)
 def test_a_mean_with_checks_for_later(c: Compressor) -> None:

@@ -58,6 +58,6 @@ def kind(a: Any) -> Any:
     """
     if isinstance(a, Tensor):
         return a.dtype, a.data_ptr() % 16 == 0
-    if isinstance(a, int):
+    if type(a) is int:
         return a % 16 == 0, a == 1, -SMALL <= a < SMALL
     return type(a)
