@@ -20,7 +20,8 @@ class Kernel:
     params = [SimpleNamespace(is_constexpr=name.isupper()) for name in arg_names]  # noqa: RUF012
 
     def __init__(self, *, interprets: bool = False) -> None:
-        self.looked_up, self.started, self.interprets = 0, [], interprets
+        self.looked_up, self.interprets = 0, interprets
+        self.started: list[tuple[Any, ...]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def run(x: torch.Tensor, n: int, SIZE: int, num_warps: int = 4) -> Any:
