@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 import torch
 
 from thinwire.core.clock import Clock
+from thinwire.core.comm import to_tensor
 from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.core.types import Context, Key, Layout
@@ -297,7 +298,8 @@ class Runner:
             if not agreed.worth_sending:
                 return agreed
             with going.handover.work(going.x, going.before, *chunk.state.values(), earlier=theirs):
-                x = going.x[chunk.start : chunk.stop]
+                whole = chunk.stop - chunk.start == going.x.numel()
+                x = going.x if whole else going.x[chunk.start : chunk.stop]
                 if not facts.agrees and not _finite(x):
                     names = going.bucket.names(chunk)
                     raise FloatingPointError(f"the model is not finite in step {going.number}: {names}")
@@ -352,7 +354,7 @@ async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> 
     with going.handover.work(going.x):
         known = _finite(going.x) if finite is None else finite
         broken = 0 if known else min(comm.rank + 1, LAST)
-        flags = torch.tensor([broken, *used, *number, *(LAST - byte for byte in number)], dtype=torch.uint8)
+        flags = to_tensor(bytes((broken, *used, *number, *(LAST - byte for byte in number))))
         said = (await comm.all_reduce(flags, "max")).tolist()
     most, least = said[1 + len(used) : -len(number)], [LAST - byte for byte in said[-len(number) :]]
     return Agreed(said[0], same_lr=most == least, used=tuple(bool(flag) for flag in said[1 : 1 + len(used)]))

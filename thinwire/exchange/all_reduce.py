@@ -74,7 +74,7 @@ class AllReduce(Exchange):
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
         if self.bare:
-            return await self._mean(x.float(), ctx)
+            return await self._mean(x if x.dtype == torch.float32 else x.float(), ctx)
         payload = self.channel.send(x, part(state, "send."), ctx)
         assert payload is not None
         total = Payload.new(payload.body.numel(), x.device)
@@ -83,4 +83,7 @@ class AllReduce(Exchange):
         return self.channel.receive([total.data], part(state, "recv."), ctx)
 
     async def _mean(self, x: Tensor, ctx: Context) -> Tensor:
-        return (await ctx.comm.all_reduce(x.div_(ctx.comm.size).to(WIRE[self.wire]))).float()
+        x.div_(ctx.comm.size)
+        if self.wire == "fp32":  # each call of torch lets another thread have the interpreter's lock
+            return await ctx.comm.all_reduce(x)
+        return (await ctx.comm.all_reduce(x.to(WIRE[self.wire]))).float()
