@@ -5,8 +5,8 @@ a few symbols (a table of 256 frequencies takes about 300 bytes), where a CPU wr
 of 2^-12; symbols rarer than half of that follow an escape, in a message of their own. A chunk of up to 2^21 symbols,
 2^19 or more where there are several, has 4 states, or 32 where they are less than 0.7% of it.
 
-A GPU codes each chunk by a warp. It makes more of them, of 10 KiB, and gives rare symbols frequencies of their own
-where that costs less than half a percent: 1.5% in all. Any device reads what any other wrote;
+A GPU codes each chunk by a warp. It makes more of them, of 5 KiB, and gives rare symbols frequencies of their own
+where that costs less than half a percent: 2% in all. Any device reads what any other wrote;
 kernels/cpu/rans_message.h describes the bytes. A message longer than plain fields is sent as plain fields. Damage is
 noticed when the states do not end as they began.
 

@@ -17,7 +17,7 @@ enum Message { ONE = 1, RANS = 2, WIDE = 4, ESCAPE = 8 };
 // log2 of the symbols of a chunk. Sizes and 32 states cost 132 bytes, so a chunk with 32 states has ENOUGH bytes. A CPU has
 // few threads and makes chunks of CHUNK; on a GPU each chunk has 32 threads, and its chunks are as small as may be.
 constexpr int SMALLEST_CHUNK = 13, CHUNK = 19, LARGEST_CHUNK = 21, LIKE_A_GPU = 1;
-constexpr uint64_t ENOUGH = 20 << 10, ENOUGH_ON_A_GPU = 10 << 10;
+constexpr uint64_t ENOUGH = 20 << 10, ENOUGH_ON_A_GPU = 5 << 10;
 constexpr int64_t FEW = 1 << 18;    // more symbols have 32 states however few their bytes: 4 would take too long
 constexpr int64_t PIECE = 1 << 18;  // of a histogram
 
