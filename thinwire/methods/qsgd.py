@@ -42,7 +42,7 @@ def qsgd(
         block      B, elements that share a scale; None: all of a message
         exchange   "scatter-gather": through the owners of shards, who compress the mean once more; a rank sends
                    2 (n-1)/n payloads. "all-gather": every payload to every rank, compressed once; a rank sends n - 1
-        code       how levels are written: "bits", fields of equal width; "rans", their entropy and under 1% more;
+        code       how levels are written: "bits", fields of equal width; "rans", their entropy and 1 to 2% more;
                    "huffman", whole bits and runs of zeros. On a GPU the last runs on the host
 
     >>> qsgd(bits=2).id
