@@ -18,6 +18,7 @@ ORDER = [
     "sync",
     "topology",
     "compressors",
+    "server",
     "exchange",
     "methods",
     "engine",

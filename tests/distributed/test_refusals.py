@@ -20,7 +20,7 @@ from thinwire import Channel, Method, Sync
 from thinwire.compressors import Identity
 from thinwire.engine import meet
 from thinwire.exchange import AllGather
-from thinwire.sync import Update
+from thinwire.sync import Momentum
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.SGD:
@@ -39,7 +39,7 @@ def wrong_arguments() -> list[str]:
     other = net()
     frozen = net().requires_grad_(False)
     double = net().double()
-    local = Method(AllGather(Channel(Identity())), Sync(of=Update(), every=4))
+    local = Method(AllGather(Channel(Identity())), Sync(of=Momentum(), every=4))
     late = Method(AllGather(Channel(Identity())), Sync(staleness=None))
     return [
         said(lambda: tw.attach(model, opt, "qsgd")),  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "is torch.float64; write model.float()",
         "exclude='0.wieght' matches no parameter; did you mean '0.weight'",
         "write exclude=['0.weight']",
-        "got all-gather with Sync(of=Update(), every=4, staleness=0, warmup=0): write Sync(), or Sync(of=Param())",
+        "exchanges gradients in every step; got Sync(of=Momentum(), every=4, staleness=0, warmup=0): write Sync()",
         "all-gather has rounds that ranks take together",
         "write optimizer = thinwire.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",

@@ -17,7 +17,8 @@ from torch.optim import SGD, Optimizer
 import thinwire as tw
 from thinwire.exchange import AllGather, AllReduce, Server
 from thinwire.memory import ErrorFeedback
-from thinwire.sync import Delta, Update
+from thinwire.server import Asgd
+from thinwire.sync import Delta
 
 STEPS = 6
 METHODS = {
@@ -118,7 +119,7 @@ def test_late_results_and_anchors_resume_bit_for_bit_in_the_middle_of_a_round() 
 def served(steps: int) -> tuple[Tensor, dict[str, float]]:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.05)
-    with tw.attach(model, optimizer, tw.Method(Server(), tw.Sync(Update(), staleness=None)), min_size=0) as wire:
+    with tw.attach(model, optimizer, tw.Method(Server(rule=Asgd()), tw.Sync(staleness=None)), min_size=0) as wire:
         for step in range(steps):
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()

@@ -12,8 +12,9 @@ from torch.optim import SGD, Optimizer
 
 import thinwire as tw
 from thinwire.exchange import AllReduce, Server
+from thinwire.server import Asgd, Backup, Softsync, Ssp
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
-from thinwire.sync import Delta, Grad, Param, Signal, Update
+from thinwire.sync import Delta, Grad, Param, Signal
 
 D = 6
 WORKERS = 4
@@ -121,21 +122,21 @@ def test_one_worker_with_a_server_is_sequential_sgd() -> None:
     x = torch.zeros(D)
     for step in range(12):
         x = x - 0.1 * grad(x, 0, step)
-    done = run(method(Server(), Update(), staleness=None), workers=1)
+    done = run(method(Server(rule=Asgd()), staleness=None), workers=1)
     torch.testing.assert_close(points(done)[0], x, rtol=1e-5, atol=1e-6)
     assert done.stats[0]["staleness_mean"] == 0
 
 
 def test_workers_in_turn_are_as_stale_as_there_are_others() -> None:
     """All take 0.1 s, so that each step meets one of every other worker since its own last."""
-    done = run(method(Server(), Update(), staleness=None), steps=40)
+    done = run(method(Server(rule=Asgd()), staleness=None), steps=40)
     assert done.stats[0]["staleness_max"] == WORKERS - 1
     assert done.stats[0]["staleness_mean"] == pytest.approx(WORKERS - 1, rel=0.05)
     assert done.seconds < 40 * 0.11  # nobody waits for anybody
 
 
 def test_a_slow_worker_does_not_hold_up_the_others() -> None:
-    asynchronous = method(Server(), Update(), staleness=None)
+    asynchronous = method(Server(rule=Asgd()), staleness=None)
     slow = Constant({3: 10.0})
     ends = {one.rank: one.seconds for one in run(asynchronous, steps=20, stragglers=slow).moments}
     assert max(ends[rank] for rank in range(3)) < 20 * 0.11
@@ -175,7 +176,12 @@ def test_the_same_seed_gives_the_same_run() -> None:
     [
         (method(AllReduce(), staleness=None), "all-reduce has rounds that ranks take together"),
         (method(AllReduce(), Param(), staleness=1), "only gradients that all ranks exchange may come late"),
-        (method(Server(), staleness=None), r"steps are for a server, .* write Sync\(\)"),
+        (method(Server(), staleness=None), r"write Server\(rule=thinwire.server.Asgd\(\)\)"),
+        (method(Server(rule=Asgd())), r"write Sync\(staleness=None\)"),
+        (method(Server(rule=Ssp()), staleness=None), r"write Sync\(staleness=4\)"),
+        (method(Server(rule=Asgd()), Param(), staleness=None), "is pushed the gradient of every step"),
+        (method(Server(rule=Backup(4)), staleness=None), "waits for nobody"),
+        (method(Server(rule=Softsync(5)), staleness=None), "at most one split each"),
         (method(tw.methods.d_psgd().exchange, Delta(), every=2), "is for exchanges of all ranks"),
     ],
 )

@@ -102,6 +102,16 @@ class Exchange(Config, ABC):
         return False
 
     @property
+    def served(self) -> bool:
+        """Whether a server keeps the model, and workers push gradients to it."""
+        return False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether that server needs a bound on how far apart workers may be."""
+        return False
+
+    @property
     def pulls(self) -> bool:
         """Whether `begin` and `penalty` change what each rank minimises between two exchanges."""
         return False

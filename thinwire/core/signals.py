@@ -13,7 +13,6 @@ class Signal(Config):
 
     models: ClassVar[bool] = False  # whether ranks have models of their own between two exchanges
     outer: ClassVar[bool] = False  # whether what is exchanged is a gradient for an outer optimizer
-    added: ClassVar[bool] = False  # whether it is a step that a server adds to its model
     lasts: ClassVar[bool] = False  # whether a result is of use in a later step than its own
 
 
@@ -24,16 +23,6 @@ class Grad(Signal):
 
     name: ClassVar[str] = "grad"
     lasts: ClassVar[bool] = True
-
-
-@final
-@dataclass(frozen=True)
-class Update(Signal):
-    """The step that the optimizer would take, lr included."""
-
-    name: ClassVar[str] = "update"
-    added: ClassVar[bool] = True
-    models: ClassVar[bool] = True
 
 
 @final

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from thinwire.core.signals import Grad
+
 if TYPE_CHECKING:
     from thinwire.core.method import Method
 
@@ -12,20 +14,18 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
+    if exchange.served:
+        _check_served(method, ranks, drop_dead=drop_dead)
+        return
     if sync.staleness is None and not exchange.asynchronous:
-        raise ValueError(f"{exchange.name} has rounds that ranks take together; got {sync!r}: write Sync()")
+        write = "Server(rule=thinwire.server.Asgd())" if exchange.scope == "server" else "Sync()"
+        raise ValueError(f"{exchange.name} has rounds that ranks take together; got {sync!r}: write {write}")
     if sync.staleness and not (sync.of.lasts and exchange.scope == "everybody"):
         raise ValueError(f"only gradients that all ranks exchange may come late; got {sync!r}: write Sync()")
     if sync.every != 1 and not models:
         raise ValueError(f"attach exchanges gradients in every step; got {sync!r}: write Sync()")
     if sync.of.outer and (exchange.scope != "everybody" or sync.warmup):
         raise ValueError(f"{sync.of!r} is for exchanges of all ranks, without warm-up; got {method!r}")
-    served = exchange.scope == "server" and sync.staleness is None
-    if sync.of.added != served or (served and sync.every != 1):
-        raise ValueError(
-            f"steps are for a server, which adds each of them: Method(Server(), Sync(of=Update(), staleness=None)); "
-            f"got {exchange.name} with {sync!r}: write Sync(), or Sync(of=Param()) to exchange models"
-        )
     if exchange.scope == "neighbours":
         if not models:
             raise ValueError(f"{exchange.name} exchanges models; got {sync!r}: write Sync(of=Param())")
@@ -40,3 +40,16 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         )
     if exchange.cannot_drop:
         raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.cannot_drop}")
+
+
+def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
+    """A server takes the gradients of every step; how far apart workers may be is for its rule to say."""
+    sync, exchange = method.sync, method.exchange
+    if not isinstance(sync.of, Grad) or sync.every != 1 or sync.warmup:
+        raise ValueError(f"a server is pushed the gradient of every step; got {sync!r}: write Sync(staleness=None)")
+    if exchange.bounded != (sync.staleness is not None):
+        write = "Sync(staleness=4)" if exchange.bounded else "Sync(staleness=None)"
+        raise ValueError(f"{exchange!r} with {sync!r}: write {write}")
+    if drop_dead:
+        raise ValueError(f"{method.id} goes on without workers that vanish by itself; leave drop_dead out")
+    exchange.check(ranks)

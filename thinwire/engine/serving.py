@@ -1,14 +1,26 @@
-"""Serving: the server's half of training without rounds. Steps are added to its model as they arrive."""
+"""Serving: the server's half. One coroutine per worker takes its gradients and sends the answers.
+
+Each worker has an edge of its own, so that one that dies or hangs silences nobody else: its edge breaks, the book no
+longer counts it, and the others go on. A worker has one gradient under way at a time, so that an edge receives and
+answers in turn; whom the rule lets go on beside its sender finds the answer in a box.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import struct
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
+from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.payload import Payload
 from thinwire.core.types import Key
-from thinwire.engine.shared import Shared
+from thinwire.engine.beside import Beside, BrokenEdge, Spawned
+from thinwire.exchange.server import SERVER
+from thinwire.server.book import Answer, Book
+from thinwire.server.rule import Push
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,39 +29,113 @@ if TYPE_CHECKING:
     from thinwire.core.comm import Comm
     from thinwire.core.types import Layout
 
+UP = struct.Struct("<qqdqq")  # tag, clock, seconds, finite, learning rates
+DOWN = struct.Struct("<qq")  # version, whether a model follows
+ALIGNED = 16
+READY = torch.zeros(1, dtype=torch.uint8)  # a worker asks for its turn, and a server grants it
+LAST = torch.zeros(0, dtype=torch.uint8)  # a worker's last message
+
+
+class Message(NamedTuple):
+    """What a worker pushes."""
+
+    tag: int
+    clock: int
+    seconds: float
+    finite: bool
+    lrs: tuple[float, ...]
+
+    def pack(self, payload: Tensor) -> Tensor:
+        """One message of bytes."""
+        head = UP.pack(self.tag, self.clock, self.seconds, self.finite, len(self.lrs))
+        head += struct.pack(f"<{len(self.lrs)}d", *self.lrs)
+        head = head.ljust(-(-len(head) // ALIGNED) * ALIGNED, b"\0")
+        return torch.cat((to_tensor(head), payload.cpu()))
+
+
+def read(data: Tensor) -> tuple[Message, Tensor]:
+    """The message, and the bytes of its payload."""
+    tag, clock, seconds, finite, count = UP.unpack(to_bytes(data[: UP.size]))
+    end = UP.size + 8 * count
+    lrs = struct.unpack(f"<{count}d", to_bytes(data[UP.size : end]))
+    return Message(tag, clock, seconds, bool(finite), lrs), data[-(-end // ALIGNED) * ALIGNED :]
+
+
+def packed(answer: Answer) -> Tensor:
+    """What a worker is sent."""
+    head = to_tensor(DOWN.pack(answer.version, answer.model is not None))
+    return head if answer.model is None else torch.cat((head, answer.model.cpu().view(torch.uint8)))
+
+
+def unpacked(data: Tensor) -> Answer:
+    """The same again."""
+    version, follows = DOWN.unpack(to_bytes(data[: DOWN.size]))
+    return Answer(version, data[DOWN.size :].clone().view(torch.float32) if follows else None)
+
 
 @final
 class Serving:
-    """A model, and which version of it each worker has seen. An empty message is a worker's last."""
+    """`push` and `ready` are called for this rank's own worker; the edges call them for the others."""
 
-    def __init__(self, channel: Channel, model: Tensor, layout: Layout, seed: int, workers: int) -> None:
-        self.shared = Shared(model)
-        self._channel, self._layout, self._seed = channel, layout, seed
-        self._seen, self._steps = [0] * workers, [0] * workers
-        self._stale = self._most = 0
+    def __init__(self, book: Book, channel: Channel, layout: Layout, seed: int, beside: Beside) -> None:
+        self.book = book
+        self._channel, self._layout, self._seed, self._beside = channel, layout, seed, beside
+        self._lock = threading.Lock()
+        self.boxes = [beside.box() for _ in range(book.workers)]
+        self.edges: dict[int, Spawned] = {}
 
-    async def serve(self, comm: Comm) -> None:
-        """Answer each step of another rank with the model, until all have ended."""
-        working = comm.size - 1
-        while working:
-            rank, data = await comm.recv(None)
-            if data.numel():
-                step = Payload(data.to(self.shared.device))
-                await comm.post(rank, self.add(rank, step).view(torch.uint8))
-            else:
-                working -= 1
+    def start(self) -> None:
+        """Listen to every other rank."""
+        for peer in range(self.book.workers):
+            if peer != SERVER:
+                self.edges[peer] = self._beside.spawn(peer, lambda comm, peer=peer: self._edge(comm, peer))  # type: ignore[misc]
 
-    def add(self, rank: int, step: Payload) -> Tensor:
-        """Add a worker's step; returns the model."""
-        stale = self.shared.version - self._seen[rank]
-        self._stale, self._most = self._stale + stale, max(self._most, stale)
-        with self.shared.held() as x:
-            key = Key(self._seed, self._steps[rank], rank)
-            self._channel.encoder.decode_add(step, self._layout, x, key=key)
-        self._steps[rank] += 1
-        model, self._seen[rank] = self.shared.look()
-        return model
+    def raise_if_failed(self) -> None:
+        """The error of an edge, where it was not the network's."""
+        for edge in self.edges.values():
+            if edge.failure is not None:
+                raise edge.failure
 
-    def report(self) -> dict[str, float]:
-        """How many steps of others a step did not know of."""
-        return {"staleness_mean": self._stale / max(1, self.shared.version), "staleness_max": self._most}
+    def ready(self, rank: int) -> None:
+        """A worker asks for its turn."""
+        self._do(lambda: self.book.rule.ready(rank, self.book))
+
+    def push(self, rank: int, message: Message, payload: Tensor) -> None:
+        """Decode a gradient and let the rule take it; one that is not finite is dropped."""
+        key, device = Key(self._seed, message.clock, rank), self.book.x.device
+        x = self._channel.encoder.decode(Payload(payload.to(device)), self._layout, key=key)
+        push = Push(rank, message.tag, message.clock, message.seconds, message.lrs, x)
+        self._do(lambda: self.book.arrived(push, finite=message.finite))
+
+    def leave(self, rank: int) -> None:
+        """A worker has ended or died."""
+        self._do(lambda: self.book.leave(rank))
+
+    def _do(self, change: Callable[[], None]) -> None:
+        """Change the book, and tell whoever may go on."""
+        with self._lock, torch.no_grad():
+            change()
+            answers: dict[int, Any] = {**self.book.answers, **self.book.grants}
+            self.book.answers, self.book.grants = {}, {}
+        for rank, word in answers.items():
+            self.boxes[rank].put(word)
+
+    async def _edge(self, comm: Comm, peer: int) -> None:
+        there = comm.sub((SERVER, peer))
+        try:
+            while (data := (await there.recv(1))[1]).numel():
+                if data.numel() == READY.numel():
+                    self.ready(peer)
+                    await wait_until(there, self._beside, await self.boxes[peer].take())
+                    await there.post(1, READY)
+                else:
+                    self.push(peer, *read(data))
+                    await there.post(1, packed(await self.boxes[peer].take()))
+        except BrokenEdge:
+            pass  # it is gone, and the others go on
+        self.leave(peer)
+
+
+async def wait_until(comm: Comm, beside: Beside, when: float) -> None:
+    """Return at that time."""
+    await comm.sleep(max(0.0, when - beside.now()))

@@ -35,6 +35,7 @@ class Skipping:
     def __init__(self, optimizer: Optimizer | None, policy: OnNonfinite) -> None:
         self.policy: OnNonfinite = policy
         self.broken = False  # the gradients at hand are not finite
+        self.elsewhere = False  # the step has been taken by a server
         self.skipped = 0  # steps left out so far
         self._optimizer = optimizer
         self._hidden: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients
@@ -47,9 +48,9 @@ class Skipping:
 
     def begin(self, step: int) -> None:
         """Apply the policy when the optimizer's step starts, or when gradients arrive in the middle of it."""
-        if not self.broken or self._optimizer is None or self.policy == "keep":
+        if self._optimizer is None or not (self.elsewhere or (self.broken and self.policy != "keep")):
             return
-        if self.policy == "raise":
+        if self.broken and self.policy == "raise":
             raise FloatingPointError(f"the gradients of step {step} are not finite")
         for p in self._parameters():
             if p.grad is not None:
@@ -58,11 +59,11 @@ class Skipping:
 
     def end(self) -> None:
         """Bring back the gradients that were hidden during the step."""
-        self.skipped += bool(self._hidden)
+        self.skipped += bool(self._hidden) and self.broken
         for p, grad in self._hidden:
             p.grad = grad
         self._hidden = []
-        self.broken = False
+        self.broken = self.elsewhere = False
 
     def _parameters(self) -> list[Tensor]:
         assert self._optimizer is not None

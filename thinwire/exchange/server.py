@@ -2,8 +2,10 @@
 
 A call is a round in step: every other rank sends one payload to rank 0, which answers with the mean in float32. All
 traffic passes rank 0, so that its links bound the pace; there is no reason to prefer this to `ScatterGather` but to
-compare. Without rounds (`Sync(of=Update(), staleness=None)`) `thinwire.engine.schedules.served` adds the step of each
-worker to a model at rank 0 when it arrives.
+compare.
+
+With a `rule` there are no rounds: rank 0 keeps a model, each worker pushes its gradients to it, and the rule decides
+what becomes of them and who goes on (`thinwire.server`, `thinwire.engine.schedules.served`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, Scope, part
 from thinwire.exchange.all_reduce import AllReduce
+from thinwire.server.rule import Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,13 +36,23 @@ def _identity() -> Channel:
 @final
 @dataclass(frozen=True)
 class Server(Exchange):
-    """The mean over all ranks, made at rank 0."""
+    """The mean over all ranks, made at rank 0; or, with a rule, a model that rank 0 keeps."""
 
     name: ClassVar[str] = "server"
     channel: Channel = field(default_factory=_identity)
+    rule: Rule | None = None
 
     def __post_init__(self) -> None:
         check_channel("Server", self.channel)
+        if self.rule is None:
+            return
+        if not isinstance(self.rule, Rule):
+            raise TypeError(f"Server(rule=...) takes a rule; write rule=thinwire.server.Asgd(), not {self.rule!r}")
+        if self.channel.memory.skips or self.channel.memory.receiver_slots():
+            raise ValueError(
+                f"{self.channel.memory!r} needs a receiver that has heard every message of every worker; "
+                "write ErrorFeedback(), or no memory"
+            )
 
     @property
     def hops(self) -> dict[str, Channel]:
@@ -53,8 +66,23 @@ class Server(Exchange):
 
     @property
     def asynchronous(self) -> bool:
-        """Steps may be added as they arrive."""
-        return True
+        """Where a rule takes gradients as they arrive."""
+        return self.rule is not None
+
+    @property
+    def served(self) -> bool:
+        """Where there is a rule."""
+        return self.rule is not None
+
+    @property
+    def bounded(self) -> bool:
+        """As its rule says."""
+        return self.rule is not None and self.rule.bounded
+
+    def check(self, n: int) -> None:
+        """What the rule refuses."""
+        if self.rule is not None:
+            self.rule.check(n)
 
     @property
     def plain(self) -> Exchange:

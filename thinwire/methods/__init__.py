@@ -1,11 +1,14 @@
 """Papers as compositions, one file each."""
 
 from thinwire.methods.ad_psgd import ad_psgd
+from thinwire.methods.asgd import asgd
 from thinwire.methods.atomo import atomo
+from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
 from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
+from thinwire.methods.dc_asgd import dc_asgd
 from thinwire.methods.dcd_psgd import dcd_psgd
 from thinwire.methods.deepsqueeze import deepsqueeze
 from thinwire.methods.demo import demo
@@ -35,6 +38,7 @@ from thinwire.methods.one_bit_sgd import one_bit_sgd
 from thinwire.methods.powersgd import powersgd
 from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
+from thinwire.methods.r2sp import r2sp
 from thinwire.methods.randomk import randomk
 from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
@@ -43,8 +47,10 @@ from thinwire.methods.signsgd import signsgd
 from thinwire.methods.signum import signum
 from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
+from thinwire.methods.softsync import softsync
 from thinwire.methods.sparse_loco import sparse_loco
 from thinwire.methods.srq import srq
+from thinwire.methods.ssp import ssp
 from thinwire.methods.strom import strom
 from thinwire.methods.suresh_vlc import suresh_vlc
 from thinwire.methods.terngrad import terngrad
@@ -53,11 +59,14 @@ from thinwire.methods.wangni import wangni
 
 __all__ = [
     "ad_psgd",
+    "asgd",
     "atomo",
+    "backup_workers",
     "bf16",
     "choco_sgd",
     "d_admm",
     "d_psgd",
+    "dc_asgd",
     "dcd_psgd",
     "deepsqueeze",
     "demo",
@@ -87,6 +96,7 @@ __all__ = [
     "powersgd",
     "qsgd",
     "qsgd_elias",
+    "r2sp",
     "randomk",
     "sbc",
     "sgd",
@@ -95,8 +105,10 @@ __all__ = [
     "signum",
     "sketched_sgd",
     "slaq",
+    "softsync",
     "sparse_loco",
     "srq",
+    "ssp",
     "strom",
     "suresh_vlc",
     "terngrad",

@@ -1,11 +1,14 @@
-"""What the factories of gossip methods share: parts by id or as objects."""
+"""What factories share: parts by id or as objects, and the way to a server."""
 
 from __future__ import annotations
 
 from thinwire import compressors
 from thinwire.compressors.shrunk import Shrunk
+from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.gaussian import MATRIX, lost
+from thinwire.core.memory import NoMemory
+from thinwire.memory import ErrorFeedback
 
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
@@ -19,3 +22,8 @@ def contraction(compressor: str | Compressor) -> Compressor:
     """The same, divided by 1 + omega where it is unbiased and loses much: error feedback needs contractions."""
     c = made(compressor)
     return Shrunk(c) if c.unbiased and lost(c, MATRIX) > MILD else c
+
+
+def uplink(compressor: str | Compressor, *, feedback: bool) -> Channel:
+    """What gradients go through on their way to a server."""
+    return Channel(made(compressor), ErrorFeedback() if feedback else NoMemory())

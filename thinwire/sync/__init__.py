@@ -1,9 +1,9 @@
 """What is exchanged, how often, and how stale it may be."""
 
 from thinwire.core.schedule import Sync
-from thinwire.core.signals import Delta, Grad, Momentum, Param, Signal, Update
+from thinwire.core.signals import Delta, Grad, Momentum, Param, Signal
 
-__all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync", "Update"]
+__all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync"]
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def schedule(loop: Loop) -> Schedule:
     """By what is exchanged, whom a rank waits for, and how old results may be."""
     sync, exchange = loop.method.sync, loop.method.exchange
-    if exchange.scope == "server" and sync.staleness is None:
+    if exchange.served:
         return Served(loop)
     if sync.of.outer:
         return Outer(loop)

@@ -1,31 +1,30 @@
-"""Served: a parameter server without rounds. A worker's step is added to the server's model when it arrives (ASGD).
+"""Served: a worker of a parameter server. It pushes its gradient, and goes on with the model that it is sent.
 
-    worker    u = C(x_after - x_before), sent to rank 0; then x = the model that comes back
-    server    x = x + u, in the order of arrival; answers with x
+    worker    C(g) to rank 0, with the version of the model that g was computed with; then x = what comes back
+    server    what the rule of the exchange says (`thinwire.server`); rank 0 serves beside its own training
 
-Rank 0 serves beside its own training (`engine/serving.py`). With plain SGD u = -lr g: steps are taken with gradients
-that are as old as `stats()["staleness_mean"]` of rank 0 says.
-
-Reference: Dean, Corrado, Monga, et al., "Large scale distributed deep networks", NeurIPS 2012, Downpour SGD.
+The server takes the optimizer's step, so that the worker's own changes nothing, unless the server sends no model
+because the worker's is new enough.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
+from thinwire.core.errors import PeerError
 from thinwire.core.types import Context, Key
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
-from thinwire.engine.serving import Serving
-from thinwire.exchange.server import SERVER
+from thinwire.engine.serving import LAST, READY, Message, Serving, unpacked, wait_until
+from thinwire.exchange.server import SERVER, Server
+from thinwire.server.book import Answer, Book, Part
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.comm import Comm
-    from thinwire.core.payload import Payload
 
 
 @final
@@ -35,28 +34,30 @@ class Served(Schedule):
     def begin(self) -> None:
         """Start the server on rank 0."""
         loop, comm = self.loop, self.loop.runner.comm
-        self._channel, self._layout = loop.method.exchange.channels[0], loop.layout
+        exchange = cast(Server, loop.method.exchange)
+        assert exchange.rule is not None
+        assert loop.optimizer is not None
+        self._rule, self._channel, self._layout = exchange.rule, exchange.channel, loop.layout
         self._memory = self._channel.memory.init(loop.model())
-        self._beside = loop.transport.beside([])
+        self._beside = loop.transport.beside([(SERVER, rank) for rank in range(1, comm.size)])
+        self._version = self._clock = 0
+        self._waited, self._begun = 0.0, loop.now()
         self._server: Serving | None = None
-        self._step = 0  # as the server counts them
         if comm.rank == SERVER:
-            self._server = Serving(self._channel, loop.model(), self._layout, loop.runner.seed, comm.size)
-            self._serving = self._beside.spawn(SERVER, self._server.serve)
+            parts = [Part(item.shape, item.group) for bucket in loop.buckets for item in bucket.items]
+            x, bound = loop.model(), loop.method.sync.staleness
+            book = Book(self._rule, x, parts, loop.optimizer, comm.size, loop.now, bound)
+            self._server = Serving(book, self._channel, self._layout, loop.runner.seed, self._beside)
+            self._server.start()
 
     async def run(self) -> None:
-        """Step, push, pull."""
+        """Push, pull, step."""
         loop = self.loop
         while not isinstance(await loop.next(StepBegins, Ends), Ends):
             loop.skipping.look()
-            before = loop.model()
+            if not loop.skipping.broken or loop.skipping.policy != "raise":
+                await self._exchange()
             await loop.next(StepEnds)
-            key = Key(loop.runner.seed, self._step, loop.runner.comm.rank)
-            ctx = Context(loop.runner.comm, self._layout, key)
-            pushed = self._channel.send(loop.model() - before, self._memory, ctx)
-            assert pushed is not None
-            loop.set(await self._push(pushed))
-            self._step += 1
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
         await self._end()
@@ -68,27 +69,77 @@ class Served(Schedule):
         )
 
     def report(self) -> dict[str, float]:
-        """The server's figures."""
-        return {} if self._server is None else self._server.report()
+        """Seconds spent waiting for answers; on rank 0 the server's figures."""
+        mine = {"waited_s": self._waited}
+        return mine if self._server is None else {**mine, **self._server.book.report()}
 
-    async def _push(self, pushed: Payload) -> Tensor:
-        if self._server is not None:
-            return self._server.add(SERVER, pushed)
+    async def _exchange(self) -> None:
+        loop, finite = self.loop, not self.loop.skipping.broken
+        comm, groups = loop.runner.comm, cast(Any, loop.optimizer).param_groups
+        now = loop.now()
+        lrs = tuple(float(group["lr"]) for group in groups)
+        message = Message(self._version, self._clock, now - self._begun, finite, lrs)
+        ctx = Context(comm, self._layout, Key(loop.runner.seed, self._clock, comm.rank))
+        g = self._gradient() if finite else torch.zeros(self._layout.numel, device=loop.buckets[0].flat.device)
+        payload = self._channel.send(g, self._memory if finite else self._channel.memory.init(g), ctx)
+        assert payload is not None
+        answer = await (self._ask_myself(message, payload.data) if self._server else self._ask(message, payload.data))
+        self._clock += 1
+        self._begun = loop.now()
+        self._waited += self._begun - now
+        if answer.model is not None:
+            self._version = answer.version
+            loop.set(answer.model.to(g.device))
+            loop.skipping.elsewhere = True
 
-        async def push(comm: Comm) -> Tensor:
-            await comm.post(SERVER, pushed.data)
-            return (await comm.recv(SERVER))[1].view(torch.float32)
+    def _gradient(self) -> Tensor:
+        parts = []
+        for members in self.loop.members:
+            for one in members:
+                grad = one.parameter.grad
+                parts.append(torch.zeros_like(one.parameter) if grad is None else grad.detach())
+        return torch.cat([part.flatten().float() for part in parts])
 
-        return await self._beside.call(push)
+    async def _ask_myself(self, message: Message, payload: Tensor) -> Answer:
+        assert self._server is not None
+        box = self._server.boxes[SERVER]
+        self._server.raise_if_failed()
+        if self._rule.turns:
+            self._server.ready(SERVER)
+            await self._sleep_until(await box.take())
+        self._server.push(SERVER, message, payload)
+        answer: Answer = await box.take()
+        return answer
+
+    async def _sleep_until(self, when: float) -> None:
+        async def sleep(comm: Comm) -> None:
+            await wait_until(comm, self._beside, when)
+
+        await self.loop.transport.launch(sleep)
+
+    async def _ask(self, message: Message, payload: Tensor) -> Answer:
+        async def ask(comm: Comm) -> Answer:
+            there = comm.sub((SERVER, comm.rank))
+            if self._rule.turns:
+                await there.post(0, READY)
+                await there.recv(0)
+            await there.post(0, message.pack(payload))
+            return unpacked((await there.recv(0))[1])
+
+        try:
+            return await self._beside.call(ask)
+        except RuntimeError as error:
+            raise PeerError(f"the server on rank {SERVER} is lost: {error}", (SERVER,)) from error
 
     async def _end(self) -> None:
         if self._server is not None:
-            await self._beside.join([self._serving], self.loop.transport.timeout)
-            self.loop.set(self._server.shared.snapshot())
+            self._server.leave(SERVER)
+            await self._beside.join(list(self._server.edges.values()), self.loop.transport.timeout)
+            self.loop.set(self._server.book.x)
         else:
             await self._beside.call(_last)
 
 
 async def _last(comm: Comm) -> None:
     """Returns when the server has it, so that nothing is left on the way."""
-    await comm.send(SERVER, torch.empty(0, dtype=torch.uint8))
+    await comm.sub((SERVER, comm.rank)).send(0, LAST)

@@ -1,0 +1,104 @@
+"""Parameter servers in real processes: what holds whatever the timing, and what happens when somebody dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from nets import batch, flat, loss, net, train
+from ranks import endings, on_ranks
+from torch import Tensor
+
+import thinwire as tw
+
+pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
+NAMES = [
+    "asgd",
+    "asgd:compressor=(qsgd:bits=4)",
+    "softsync:splits=3",
+    "dc-asgd",
+    "backup-workers",
+    "ssp:staleness=1",
+    "ssp:staleness=2,cache=true",
+    "r2sp:profile=2",
+]
+STEPS = 20
+
+
+def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
+    """The loss before and after, and the figures."""
+    out = []
+    for name in names:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        before = loss(model, batch(99, 0)).item()
+        with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
+            for step in range(STEPS):
+                if dist.get_rank() == 1:
+                    time.sleep(0.01)
+                train(model, optimizer, range(step, step + 1))
+            stats = wire.stats()
+        out.append((before, loss(model, batch(99, 0)).item(), stats))
+    return out
+
+
+def test_every_rule_trains_and_keeps_its_promise() -> None:
+    ended = on_ranks(trained, 3, NAMES)
+    for name, (before, after, figures) in zip(NAMES, ended[0], strict=True):
+        assert after < before, name
+        assert figures["pushes"] <= 3 * STEPS
+        assert figures["used"] + figures["dropped"] <= figures["pushes"]
+        if name.startswith("backup"):
+            assert figures["staleness_max"] == 0
+        elif name.startswith("ssp:staleness=1"):
+            assert figures["staleness_max"] <= 2 * (2 * 1 + 1)  # each of the others may be s ahead or behind
+        elif name.startswith("r2sp"):
+            assert figures["staleness_max"] == 2
+
+
+def in_step() -> tuple[Tensor, Tensor]:
+    """Bulk-synchronous steps by a server, and by a mean of all ranks."""
+    ends = []
+    for method in (tw.method("backup-workers:spares=0"), tw.Method(tw.exchange.AllReduce())):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        with tw.attach(model, optimizer, method, min_size=0):
+            train(model, optimizer, range(6))
+        ends.append(flat(model))
+    return ends[0], ends[1]
+
+
+def test_a_server_that_waits_for_all_is_the_mean() -> None:
+    """Momentum lies with the server, and rank 0 ends with the server's model."""
+    for served, mean in on_ranks(in_step, 2):
+        torch.testing.assert_close(served, mean, rtol=1e-4, atol=1e-5)
+
+
+def killed(name: str, who: int) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    wire = tw.attach(model, optimizer, tw.method(name), min_size=0, timeout=20.0)
+    train(model, optimizer, range(3))
+    if dist.get_rank() == who:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(model, optimizer, range(3, 15))
+    wire.detach()
+    raise SystemExit(json.dumps("done"))
+
+
+@pytest.mark.parametrize("name", ["asgd", "backup-workers", "ssp", "r2sp"])
+def test_the_others_go_on_without_a_worker(name: str) -> None:
+    for rank, end in enumerate(endings(killed, 3, name, 2, grace=60.0)):
+        if rank != 2:
+            assert end.error.rstrip().endswith('SystemExit: "done"'), end.error
+
+
+def test_a_server_that_dies_is_named() -> None:
+    for rank, end in enumerate(endings(killed, 3, "asgd", 0, grace=60.0)):
+        if rank != 0:
+            assert "PeerError: the server on rank 0 is lost" in end.error

@@ -1,0 +1,40 @@
+"""SSP: workers go at their own pace, but nobody is more than s steps ahead of the slowest.
+
+Sends each gradient to rank 0 through `compressor`, and the model back in float32. Rank 0 keeps the model and steps
+with an optimizer like the workers', beside its own training.
+
+Reference: Ho, Cipar, Cui, et al., "More effective distributed ML via a stale synchronous parallel parameter server",
+NeurIPS 2013. `thinwire/server/ssp.py` has the rule, and what differs from the paper.
+"""
+
+from __future__ import annotations
+
+from thinwire.core.compressor import Compressor
+from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
+from thinwire.exchange.server import Server
+from thinwire.methods._parts import uplink
+from thinwire.server.ssp import Reads, Ssp
+
+
+@method("ssp")
+def ssp(
+    staleness: int = 4,
+    reads: Reads = "latest",
+    cache: bool = False,
+    compressor: str | Compressor = "identity",
+    feedback: bool = False,
+) -> Method:
+    """Let nobody be more than `staleness` steps ahead.
+
+        staleness    s, the steps that a worker may be ahead
+        reads        "latest": the model as it is. "snapshot": the updates of all completed steps, in a fixed order
+        cache        whether a worker is sent a model only when its own is too old
+        compressor   what a gradient goes through on its way up: an id such as "qsgd:bits=4", or a Compressor of
+                     thinwire.compressors; "identity" is float32
+        feedback     whether what a push loses is added to the next one
+
+    >>> ssp(staleness=2).id
+    'ssp:staleness=2'
+    """
+    return Method(Server(uplink(compressor, feedback=feedback), Ssp(reads, cache)), Sync(staleness=staleness))

@@ -1,0 +1,16 @@
+"""Rules of a parameter server: when a gradient is used, and when its sender goes on."""
+
+from thinwire.server.asgd import Asgd, Softsync
+from thinwire.server.backup import Backup
+from thinwire.server.book import Book
+from thinwire.server.dc_asgd import DcAsgd
+from thinwire.server.r2sp import R2sp
+from thinwire.server.rule import Push, Rule
+from thinwire.server.ssp import Ssp
+
+__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp"]
+
+
+def __dir__() -> list[str]:
+    """What is public: the files of this folder are not shown beside their contents."""
+    return sorted(__all__)

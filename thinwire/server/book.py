@@ -1,0 +1,156 @@
+"""Book: a server's model, its optimizer, and what it knows of every worker.
+
+The optimizer runs where the model is: it is of the worker's kind, with the same settings and parameter groups, on the
+server's own tensors. Learning rates are those that came with the gradient.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.server.rule import Push, Rule
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from thinwire.core.clock import Now
+
+
+class Answer(NamedTuple):
+    """What a worker goes on with; without a model it takes its own step on the one that it has."""
+
+    version: int
+    model: Tensor | None
+    when: float = 0.0  # not before this time
+
+
+class Part(NamedTuple):
+    """One tensor of the model, and the parameter group that it belongs to."""
+
+    shape: tuple[int, ...]
+    group: int
+
+
+@final
+class Book:
+    """`answers` and `grants` hold whom the rule has just let go on; the server sends them."""
+
+    def __init__(
+        self, rule: Rule, x: Tensor, parts: Sequence[Part], like: Optimizer, workers: int, now: Now, bound: int | None
+    ) -> None:
+        self.x = x.detach().clone().float()
+        self.rule, self.workers, self.now, self.bound = rule, workers, now, bound
+        self.version = 0  # updates so far
+        self.alive = set(range(workers))
+        self.clocks = [0] * workers  # gradients that each has pushed
+        self.backup = {rank: self.x.clone() for rank in range(workers)} if rule.backups else {}
+        self.state: Any = rule.init(workers)
+        self.answers: dict[int, Answer] = {}
+        self.grants: dict[int, float] = {}
+        self.pushes = self.used = self.dropped = 0
+        self.staleness: Counter[int] = Counter()
+        self._views, self._optimizer = _mirror(self.x, parts, like)
+        self._group = {start: part.group for part, (_, start) in zip(parts, self._views, strict=True)}
+
+    @property
+    def slowest(self) -> int:
+        """The smallest clock of those that are still there."""
+        return min((self.clocks[rank] for rank in self.alive), default=0)
+
+    @torch.no_grad()
+    def arrived(self, push: Push, *, finite: bool = True) -> None:
+        """Let the rule take a gradient; one that is not `finite` is as good as one that came too late."""
+        self.pushes += 1
+        self.clocks[push.rank] += 1
+        if finite:
+            self.rule.arrived(push, self)
+        else:
+            self.rule.refused(push, self)
+
+    @torch.no_grad()
+    def apply(self, pushes: Sequence[Push], *, scale: float = 1.0, gradient: Tensor | None = None) -> None:
+        """One step with the mean of the gradients, added in the order of ranks, or with `gradient`."""
+        some = sorted(pushes, key=lambda push: push.rank)
+        if gradient is None:
+            gradient = some[0].gradient
+            if len(some) > 1:
+                gradient = gradient.clone()
+                for push in some[1:]:
+                    gradient += push.gradient
+                gradient /= len(some)
+        for group, lr in zip(self._optimizer.param_groups, some[-1].lrs, strict=True):
+            group["lr"] = scale * lr
+        for p, start in self._views:
+            p.grad = gradient[start : start + p.numel()].view(p.shape)
+        self._optimizer.step()
+        for push in some:
+            self.staleness[self.version - push.tag] += 1
+        self.used += len(some)
+        self.version += 1
+
+    def drop(self, push: Push) -> None:
+        """Count a gradient that is not used."""
+        self.dropped += 1
+
+    def answer(self, rank: int, *, model: Tensor | None = None, empty: bool = False, when: float = 0.0) -> None:
+        """Let a worker go on, with the model as it is now unless another is given, or `empty` without one."""
+        sent = None if empty else (self.x if model is None else model).clone()
+        if sent is not None and rank in self.backup:
+            self.backup[rank].copy_(sent)
+        self.answers[rank] = Answer(self.version, sent, when)
+
+    def grant(self, rank: int, when: float = 0.0) -> None:
+        """Let a worker push, not before that time."""
+        self.grants[rank] = when
+
+    def descend(self, x: Tensor, push: Push) -> None:
+        """A plain step of gradient descent on a copy."""
+        for p, start in self._views:
+            lr = push.lrs[self._group[start]]
+            x[start : start + p.numel()].sub_(push.gradient[start : start + p.numel()], alpha=lr)
+
+    def leave(self, rank: int) -> None:
+        """A worker has ended or died."""
+        self.alive.discard(rank)
+        self.rule.left(rank, self)
+
+    def report(self) -> dict[str, float]:
+        """Updates, what became of the gradients, and how many updates each did not know of."""
+        stale = self.staleness
+        mean = sum(age * count for age, count in stale.items()) / max(1, self.used)
+        return {
+            "updates": self.version,
+            "pushes": self.pushes,
+            "used": self.used,
+            "dropped": self.dropped,
+            "staleness_mean": mean,
+            "staleness_max": max(stale, default=0),
+            **{f"staleness_{age}": count for age, count in sorted(stale.items())},
+        }
+
+
+def _mirror(x: Tensor, parts: Sequence[Part], like: Optimizer) -> tuple[list[tuple[nn.Parameter, int]], Optimizer]:
+    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them."""
+    views, groups, start = [], [[] for _ in like.param_groups], 0  # type: ignore[var-annotated]
+    for shape, group in parts:
+        size = torch.Size(shape).numel()
+        p = nn.Parameter(x[start : start + size].view(shape))
+        views.append((p, start))
+        groups[group].append(p)
+        start += size
+    settings = [
+        {**{name: value for name, value in group.items() if name != "params"}, "params": mine}
+        for group, mine in zip(like.param_groups, groups, strict=True)
+    ]
+    try:
+        return views, type(like)(settings, **like.defaults)
+    except TypeError as error:
+        raise ValueError(
+            f"a server steps with an optimizer like the workers', and cannot make a {type(like).__name__} from its "
+            f"defaults ({error}); write torch.optim.SGD(model.parameters(), lr=...) or another of torch's"
+        ) from error

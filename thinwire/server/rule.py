@@ -1,0 +1,63 @@
+"""Rule: what a server does with a gradient, and when its sender may go on.
+
+A worker pushes a gradient and waits for an answer. The rule decides whether the gradient is applied, kept or dropped,
+and whom the server answers now: those go on with the model as it is then. Rules are values; what they remember lies
+in the book.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from thinwire.core.config import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.server.book import Book
+
+
+class Push(NamedTuple):
+    """A gradient with where it comes from."""
+
+    rank: int
+    tag: int  # version of the model that it was computed with
+    clock: int  # how many gradients the worker has pushed before
+    seconds: float  # that the worker computed
+    lrs: tuple[float, ...]  # of the worker's parameter groups
+    gradient: Tensor
+
+
+class Rule(Config):
+    """Base class. Every method is called by one thread at a time."""
+
+    backups: ClassVar[bool] = False
+    """Whether the book keeps the model that each worker was sent last."""
+    turns: ClassVar[bool] = False
+    """Whether a worker asks for its turn before it pushes."""
+    bounded: ClassVar[bool] = False
+    """Whether `Sync(staleness=s)` bounds how far ahead a worker may be; otherwise it must be None."""
+
+    def init(self, workers: int) -> Any:
+        """What the rule remembers."""
+        return None
+
+    def check(self, workers: int) -> None:
+        """Refuse a number of workers that the rule does not fit."""
+
+    @abstractmethod
+    def arrived(self, push: Push, book: Book) -> None:
+        """Take a gradient."""
+
+    def refused(self, push: Push, book: Book) -> None:
+        """Take notice of a gradient that is not finite, and is not used."""
+        book.drop(push)
+        book.answer(push.rank)
+
+    def ready(self, rank: int, book: Book) -> None:
+        """A worker asks for its turn."""
+        book.grant(rank)
+
+    def left(self, rank: int, book: Book) -> None:
+        """A worker has ended or died; the book no longer counts it."""
