@@ -1,11 +1,11 @@
 """thinwire: train PyTorch models across slow networks, with fewer bits on the wire.
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
-The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology`,
-`server` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes.
+The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology` and
+`sync`. `simulate` trains on workers and networks that are not there, which `sim` describes.
 """
 
-from thinwire import codecs, compressors, exchange, kernels, memory, methods, server, sim, sync, topology
+from thinwire import codecs, compressors, exchange, kernels, memory, methods, sim, sync, topology
 from thinwire.comm import Comm, run
 from thinwire.comm.network import Network
 from thinwire.core.by_id import method
@@ -50,7 +50,6 @@ __all__ = [
     "methods",
     "read_checkpoint",
     "run",
-    "server",
     "sim",
     "simulate",
     "sync",

@@ -49,12 +49,13 @@ def test_every_method_states_its_facts(name: str) -> None:
     assert gossips == bool(exchange.edges(8)) == (not exchange.agrees)
     if not gossips:
         assert exchange.cannot_drop == "write deepsqueeze(), or d_psgd()"
-        assert not any(getattr(exchange, fact) for fact in ("before_step", "asynchronous", "pulls", "one_piece"))
+        assert not any(getattr(exchange, fact) for fact in ("before_step", "pulls", "one_piece"))
+        assert exchange.asynchronous == exchange.served == (exchange.scope == "server")
     assert exchange.carries_nan == (exchange == AllReduce())
     exchange.check(8)
     if any(exchange.init(layout, Comm(rank, 8)) for rank in range(8)):
         assert exchange.remembers
-    assert exchange.plain.scope == exchange.scope
+    assert exchange.plain.scope == ("everybody" if exchange.served else exchange.scope)
     assert exchange.plain.one_piece == exchange.one_piece
     assert (exchange.penalty(0, 8) > 0) == exchange.pulls
 
@@ -66,7 +67,9 @@ def test_who_is_special() -> None:
         for fact in ("one_piece", "pulls", "asynchronous", "before_step")
     }
     assert held["one_piece"] == held["pulls"] == {"d-admm", "edge-admm"}
-    assert held["asynchronous"] == {"ad-psgd"}
+    served = {"asgd", "backup-workers", "dc-asgd", "r2sp", "softsync", "ssp"}
+    assert held["asynchronous"] == {"ad-psgd"} | served
+    assert {name for name in METHODS if made(name).bounded} == {"ssp"}
     assert held["before_step"] == {"ad-psgd", "d-psgd"}
     assert not made("sgd").measurable
     assert made("qsgd").measurable

@@ -13,7 +13,7 @@ import torch
 from battery import vector
 
 import thinwire
-from thinwire import Layout, Method, codecs, compressors, exchange, memory, methods, sync, topology
+from thinwire import Layout, Method, codecs, compressors, exchange, memory, methods, server, sync, topology
 from thinwire.core.config import from_json
 from thinwire.core.method import METHODS
 from thinwire.lab.world import World
@@ -122,7 +122,7 @@ def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str) -> 
 @pytest.mark.parametrize("name", EVERY)
 def test_methods_are_values(name: str) -> None:
     m = METHODS.parse(name)
-    modules = (topology, codecs, sync, memory, exchange, compressors, thinwire)
+    modules = (topology, codecs, sync, memory, exchange, compressors, server, thinwire)
     parts = {name: value for module in modules for name, value in vars(module).items()}
     assert m.id == name
     assert METHODS.parse(m.id) == m

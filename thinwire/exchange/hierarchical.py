@@ -56,6 +56,8 @@ class Hierarchical(Wrapper):
             raise TypeError(
                 f"Hierarchical takes an Exchange; write Hierarchical(AllGather({self.outer!r}), local=...)"
             )
+        if self.outer.served:
+            raise ValueError(f"Hierarchical makes means in rounds, and a server has none; write {self.outer!r} alone")
         if self.outer.scope == "neighbours":
             raise ValueError(
                 f"Hierarchical makes one mean of all ranks, and {self.outer.name} leaves each a model of its own, "

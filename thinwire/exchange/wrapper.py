@@ -43,6 +43,16 @@ class Wrapper(Exchange):
         return self.inner.plain
 
     @property
+    def served(self) -> bool:
+        """As the inner exchange says."""
+        return self.inner.served
+
+    @property
+    def bounded(self) -> bool:
+        """As the inner exchange says."""
+        return self.inner.bounded
+
+    @property
     def scope(self) -> Scope:
         """As the inner exchange says."""
         return self.inner.scope

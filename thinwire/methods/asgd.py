@@ -6,6 +6,8 @@ with an optimizer like the workers', beside its own training.
     x = x - eta g(x_then)        tau updates of others may lie between then and now
 
 Reference: Dean, Corrado, Monga, et al., "Large scale distributed deep networks", NeurIPS 2012 (Downpour SGD).
+
+Departs from the paper: the model lies on one rank, which trains too, and steps with any optimizer of torch.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ with an optimizer like the workers', beside its own training.
     x = x - eta (1/N) (first N gradients of N + b computed at x)
 
 Reference: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016, arXiv 1604.00981.
+
+Departs from the paper: the model lies on one rank, which trains too, and steps with any optimizer of torch.
+When workers have ended, a step takes as many as are left.
 """
 
 from __future__ import annotations

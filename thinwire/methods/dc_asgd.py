@@ -8,6 +8,8 @@ with an optimizer like the workers', beside its own training.
 
 Reference: Zheng, Meng, Wang, Chen, Yu, Ma, Liu, "Asynchronous stochastic gradient descent with delay compensation",
 ICML 2017, arXiv 1609.08326.
+
+Departs from the paper: the model lies on one rank, which trains too, and steps with any optimizer of torch.
 """
 
 from __future__ import annotations

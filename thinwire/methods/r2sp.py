@@ -3,8 +3,14 @@
 Sends each gradient to rank 0 through `compressor`, and the model back in float32. Rank 0 keeps the model and steps
 with an optimizer like the workers', beside its own training.
 
+    x = x - eta g_i(x_then),  i = 0, 1, .., n - 1, 0, ..
+    gap = (mean seconds of a step) / (spread n)       between the beginnings of two turns
+
 Reference: Chen, Wang, Li, "Round-robin synchronization: mitigating communication bottlenecks in parameter servers",
-INFOCOM 2019. `thinwire/server/r2sp.py` has the rule, and what differs from the paper.
+INFOCOM 2019; the rule is in `thinwire/server/r2sp.py`.
+
+Departs from the paper: the first steps, which find out what a step takes, keep the order too. The model lies on one
+rank, which trains too. Batches are the training loop's: a slow worker is not given a smaller one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ with an optimizer like the workers', beside its own training.
 Reference: Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016, arXiv
 1511.05950.
 
-Departs from the paper: of several gradients the oldest decides.
+Departs from the paper: of several gradients the oldest decides; the model lies on one rank, which trains too.
 """
 
 from __future__ import annotations

@@ -3,8 +3,14 @@
 Sends each gradient to rank 0 through `compressor`, and the model back in float32. Rank 0 keeps the model and steps
 with an optimizer like the workers', beside its own training.
 
+    worker p begins step c_p when c_p - min over q of c_q <= s
+    x = x - eta g(what p has read),  in which all updates of steps before c_p - s are
+
 Reference: Ho, Cipar, Cui, et al., "More effective distributed ML via a stale synchronous parallel parameter server",
-NeurIPS 2013. `thinwire/server/ssp.py` has the rule, and what differs from the paper.
+NeurIPS 2013; the rule is in `thinwire/server/ssp.py`.
+
+Departs from the paper: the model lies on one rank, which trains too. A worker's own updates on top of a snapshot are
+plain steps of gradient descent.
 """
 
 from __future__ import annotations
