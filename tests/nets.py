@@ -17,8 +17,10 @@ from thinwire.lab.member import Member
 from thinwire.sync import Param, Sync
 
 WIDTH = 24
-SYNCHRONOUS = [name for name in METHODS if METHODS[name]().sync.of != Param()]
-"""Methods after which all replicas are equal; the others exchange models."""
+SERVED = [name for name in METHODS if METHODS[name]().exchange.served]
+"""Methods with a server that keeps the model."""
+SYNCHRONOUS = [name for name in METHODS if name not in SERVED and METHODS[name]().sync.of != Param()]
+"""Methods after which all replicas are equal; the others exchange models, or have a server."""
 MODELS = [name for name in METHODS if METHODS[name]().sync == Sync(of=Param(), every=METHODS[name]().sync.every)]
 """Methods that exchange models in step."""
 SUMMED_BY_THE_BACKEND = {
