@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batch, flat, loss, net, train
+from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import endings, on_ranks
 from torch import Tensor
 
@@ -102,3 +102,48 @@ def test_a_server_that_dies_is_named() -> None:
     for rank, end in enumerate(endings(killed, 3, "asgd", 0, grace=60.0)):
         if rank != 0:
             assert "PeerError: the server on rank 0 is lost" in end.error
+
+
+def switched() -> list[bool]:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    equal = []
+    with tw.attach(model, optimizer, tw.method("asgd"), min_size=0) as wire:
+        for name in ("sgd", "ssp", "qsgd:bits=4"):
+            train(model, optimizer, range(3))
+            wire.switch(tw.method(name))
+            equal.append(equal_everywhere(flat(model)))
+        train(model, optimizer, range(3))
+        equal.append(equal_everywhere(flat(model)))
+    return equal
+
+
+def test_methods_with_and_without_a_server_take_over_from_each_other() -> None:
+    for equal in on_ranks(switched, 2):
+        assert all(equal)
+
+
+def refused() -> list[str]:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with tw.attach(model, optimizer, tw.method("asgd"), min_size=0) as wire:
+        told = said(wire.state_dict)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    return [
+        told,
+        said(lambda: tw.ddp_hook(tw.method("asgd"), ddp, optimizer)),
+        said(lambda: tw.attach(model, optimizer, tw.method("backup-workers:spares=2"))),
+        said(lambda: tw.attach(model, optimizer, tw.method("asgd"), drop_dead=True)),
+    ]
+
+
+def test_what_a_server_cannot_do_is_refused() -> None:
+    parts = [
+        "has no checkpoint",
+        "write tw.attach(model, optimizer, method)",
+        "waits for nobody",
+        "leave drop_dead out",
+    ]
+    for told in on_ranks(refused, 2):
+        for text, part in zip(told, parts, strict=True):
+            assert part in text

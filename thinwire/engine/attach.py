@@ -199,13 +199,13 @@ class Wire:
     def switch(self, method: Method) -> None:
         """Go on with another method; memories that both have are kept. Every rank calls it between steps.
 
-        If either method exchanges models, all ranks go on from the mean of their models and of the moments of their
-        optimizers, without memories.
+        If either method exchanges models or has a server, all ranks go on from the mean of their models and of the
+        moments of their optimizers, without memories.
         """
         check_method_type(method, "wire.switch({})")
         self._driver.check_switch(method)
         transport, runner, driver, loop = self._transport, self._runner, self._driver, self._loop
-        models = self.method.sync.of.models or method.sync.of.models
+        models = any(one.sync.of.models or one.exchange.served for one in (self.method, method))
         kept = None if models else checkpoint.collect(runner, loop.buckets)
         self._build(method, runner.seed)  # a meeting that fails leaves everything as it was
         driver.run(driver.ends())

@@ -74,6 +74,11 @@ def ddp_hook(
 
 
 def _check_signal(method: Method) -> None:
+    if method.exchange.served:
+        raise ValueError(
+            f"{method.id} has a server that keeps the model, but DDP exchanges gradients; "
+            "write tw.attach(model, optimizer, method)"
+        )
     if method.sync.of.models:
         raise ValueError(
             f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
