@@ -12,7 +12,7 @@ from swarms import apart, drift, normal, together
 
 from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm, run
-from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, ScaledSign, Shrunk, TopK
+from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, ScaledSign, Shrunk, Strom, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
 from thinwire.exchange import Mix
@@ -248,6 +248,7 @@ def test_gossip_goes_on_contracting(c: Compressor) -> None:
 def chosen() -> list[Compressor]:
     """One of each class in the battery that keeps the scale of what it is given, as a contraction."""
     firsts = {type(c): c for c in reversed(INSTANCES) if c.keeps_scale}
+    firsts[Strom] = Strom(tau=1.0)  # an absolute size: that of what is sent here
     made = [contraction(c) for c in firsts.values()]
     return [c for c in made if left_out(c) < 1]
 
