@@ -9,9 +9,9 @@ exchange that keeps the mean goes straight to the mean of the b_i, by the produc
     DCD, top 10%                                  5e-2      5.3e-2
     ECD, QSGD 16 levels                            1.8      1.8
 
-The tests take 60 to 100 steps, with --long up to 400. Quantised gossip without a memory stalls at 5.7 to 7.2 there: a rank puts C(x_i) in
-place of its own model. Ours takes what neighbours send relative to C(x_i): the mean is exact, and it is the distance
-between the ranks that stalls.
+The tests take 60 to 100 steps, with --long up to 400. Quantised gossip without a memory stalls at 5.7 to 7.2 there:
+a rank puts C(x_i) in place of its own model. Ours takes what neighbours send relative to C(x_i): the mean is exact,
+and it is the distance between the ranks that stalls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
-import torch
 from swarms import normal
 
 from thinwire import Channel

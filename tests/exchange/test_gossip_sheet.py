@@ -2,8 +2,8 @@
 
 Sixty-four unknowns, full gradients, a step of 0.02. The specification does not give its data: ours are another draw.
 The tests take 250 steps in place of 4000, with --long, and otherwise 120, where the error of the mean is on its
-way: with a memory it is that without compression at any time. The distance of the mean model from the optimum, and that of the models
-from their mean, both over the length of the optimum:
+way: with a memory it is that without compression at any time. The distance of the mean model from the optimum, and
+that of the models from their mean, both over the length of the optimum:
 
                              the specification    here, 250 steps    1000 steps
     D-PSGD                         .057 / .126        .043 / .123    .036 / .123
@@ -20,7 +20,9 @@ from their mean, both over the length of the optimum:
         any of the three           .18  / .40         .130 / .423 at most
 
 After 120 steps it is .201 / .423 without compression, .200 / .565 and .350 / 1.09 for DeepSqueeze and no memory with
-top 10%, .203 / .478 and .326 / .972 with scaled signs. Distances between ranks are the specification's to 10%; errors of the mean are 0.6 to 0.75 of them throughout.
+top 10%, .203 / .478 and .326 / .972 with scaled signs.
+
+Distances between ranks are the specification's to 10%; errors of the mean are 0.6 to 0.75 of them throughout.
 """
 
 from __future__ import annotations
