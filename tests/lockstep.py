@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.core.exchange import Exchange
+from thinwire.core.types import Layout
+from thinwire.exchange import AllGather
 from thinwire.lab.world import World
+
+
+def quick(exchange: Exchange, layout: Layout, n: int = 4) -> World:
+    """Ranks that train, where an all-gather is decoded by rank 0 alone.
+
+    That all ranks get the same bits is tested for every method, in methods/test_every_method.py.
+    """
+    return World(exchange, layout, n, once=isinstance(exchange, AllGather))
 
 
 @dataclass

@@ -165,12 +165,12 @@ def test_d_admm_on_a_ring_of_six_is_exact() -> None:
 
 @pytest.mark.parametrize("order", ["colour", "index"])
 def test_sixty_four_ranks(order: Any) -> None:
-    """On a torus of 8 by 8; measured 0.014 after 25 rounds and 2.6e-4 after 50, as it would go on."""
+    """On a torus of 8 by 8; measured 0.17 after 10 rounds and 0.006 after 30, as it would go on."""
     task, exchange = Task(64), Admm(topology=Torus(), order=order, wire="fp64")
-    models = torch.stack([models for models, _ in meet(program(exchange, task, 50, torch.float64), 64)], 1)
+    models = torch.stack([models for models, _ in meet(program(exchange, task, 30, torch.float64), 64)], 1)
     error = (models - task.optimum).abs().amax((1, 2))
-    assert error[-1] < 5e-4
-    assert error[-1] < 0.03 * error[24]
+    assert error[-1] < 0.01
+    assert error[-1] < 0.06 * error[9]
     assert torch.equal(admm(exchange, task, 2).models, models[:2])
 
 
@@ -196,7 +196,7 @@ def test_duals_sum_to_zero_whatever_the_wire_loses(topology: Topology, order: An
         Admm(topology=topology, order=order),
         *(Admm(channel, topology, order=order) for channel in CHANNELS),
     ):
-        path = admm(exchange, task, 40)
+        path = admm(exchange, task, 15)
         assert path.gammas.abs().max() > 1
         assert path.gammas.sum(1).abs().max() < 1e-11
 

@@ -12,7 +12,7 @@ from swarms import apart, drift, normal, together
 
 from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm, run
-from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, ScaledSign, Shrunk, TopK
+from thinwire.compressors import Identity, IntBlock, OneBit, Qsgd, RandomK, ScaledSign, Shrunk, Strom, TopK
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
 from thinwire.exchange import Mix
@@ -241,13 +241,15 @@ def test_gossip_contracts(c: Compressor, topology: Topology, n: int) -> None:
 
 @pytest.mark.parametrize("c", [ScaledSign(), OneBit(), TopK(ratio=0.1)], ids=lambda c: c.id)
 def test_gossip_goes_on_contracting(c: Compressor) -> None:
-    few, many = (contracts(c, Difference(), Ring(), 8, steps)[0] for steps in (12, 100))
-    assert many < 0.4 * few
+    """Measured after 12 and 40 steps: 0.16 and 0.007 with signs, 0.32 and 0.037 with top 10%."""
+    few, many = (contracts(c, Difference(), Ring(), 8, steps)[0] for steps in (12, 40))
+    assert many < 0.2 * few
 
 
 def chosen() -> list[Compressor]:
     """One of each class in the battery that keeps the scale of what it is given, as a contraction."""
     firsts = {type(c): c for c in reversed(INSTANCES) if c.keeps_scale}
+    firsts[Strom] = Strom(tau=1.0)  # an absolute size: that of what is sent here
     made = [contraction(c) for c in firsts.values()]
     return [c for c in made if left_out(c) < 1]
 
@@ -263,18 +265,18 @@ def test_nothing_diverges(c: Compressor, number: int, long: bool) -> None:
     """
     for memory, topology, n in WAYS if long else WAYS[number % 2 :][:1]:
         swarm, far = together(Mix(Channel(c, memory), topology), n, normal(256)), []
-        for step in range(24):
+        for step in range(18):
             swarm.step(0.01 * normal(n, 256, seed=step))
             far.append(swarm.distance)
-        assert sum(far[14:]) < max(1.5 * sum(far[4:14]), 10 * 256**0.5), (memory, far[::5])
+        assert sum(far[11:]) < max(1.5 * sum(far[4:11]), 7 * 256**0.5), (memory, far[::5])
 
 
-QUADRATICS = Quadratics(n=16, d=64)
+QUADRATICS = Quadratics(n=9, d=64)
 
 
-def error(mix: Mix, lr: float = 0.05, steps: int = 50) -> float:
+def error(mix: Mix, lr: float = 0.1, steps: int = 25) -> float:
     """How far the mean model is from the optimum of heterogeneous quadratics, at the end of a short run."""
-    swarm = together(mix, 16, torch.zeros(64))
+    swarm = together(mix, 9, torch.zeros(64))
     for _ in range(steps):
         grads = torch.einsum("nij,nj->ni", QUADRATICS.a, swarm.models.double() - QUADRATICS.c)
         swarm.step((-lr * grads).float())
@@ -287,7 +289,7 @@ def error(mix: Mix, lr: float = 0.05, steps: int = 50) -> float:
     ids=str,
 )
 def test_it_ends_near_the_best_of_a_grid(c: str, memory: Memory) -> None:
-    """Within 1.5 times, on quadratics that differ from rank to rank, torus of 16; `bench eta` has the whole grid."""
+    """Within 1.5 times, on quadratics that differ from rank to rank, torus of 9; `bench eta` has the whole grid."""
     channel = Channel(contraction(c), memory)
     own, *grid = (error(Mix(channel, Torus(), eta)) for eta in (None, 0.5, 0.8))
     assert own < 1.5 * min(grid), (own, grid)

@@ -9,9 +9,9 @@ exchange that keeps the mean goes straight to the mean of the b_i, by the produc
     DCD, top 10%                                  5e-2      5.3e-2
     ECD, QSGD 16 levels                            1.8      1.8
 
-The tests take 100 to 400 steps. Quantised gossip without a memory stalls at 5.7 to 7.2 there: a rank puts C(x_i) in
-place of its own model. Ours takes what neighbours send relative to C(x_i): the mean is exact, and it is the distance
-between the ranks that stalls.
+The tests take 60 to 100 steps, with --long up to 400. Quantised gossip without a memory stalls at 5.7 to 7.2 there:
+a rank puts C(x_i) in place of its own model. Ours takes what neighbours send relative to C(x_i): the mean is exact,
+and it is the distance between the ranks that stalls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
-import torch
 from swarms import normal
 
 from thinwire import Channel
@@ -49,8 +48,9 @@ def rate(step: int) -> float:
 
 
 @cache
-def run(exchange: Gossip, steps: int = 100) -> End:
-    swarm, drift, before = Swarm(exchange, N, torch.zeros(D, dtype=torch.float64)), 0.0, 0.0
+def run(exchange: Gossip, steps: int = 60, *, there: bool = False) -> End:
+    """From zero, or where it is `there` from the optimum: what is not zero at the end is the exchange's own error."""
+    swarm, drift, before = Swarm(exchange, N, B.mean(0) * there), 0.0, 0.0
     for step in range(steps):
         updates = -rate(step) * (swarm.models - B)
         due = swarm.mean + updates.mean(0)
@@ -79,7 +79,7 @@ def test_d_psgd_choco_and_deepsqueeze_go_straight_to_the_optimum() -> None:
     )
     for exchange in exchanges:
         end = run(exchange)
-        assert end.error == pytest.approx(exact(100), rel=1e-9)
+        assert end.error == pytest.approx(exact(60), rel=1e-9)
         assert end.drift < 2e-15
 
 
@@ -98,24 +98,30 @@ def test_dcd_and_ecd_are_d_psgd_without_compression() -> None:
         assert end.apart == pytest.approx(plain.apart, rel=1e-4)
 
 
-def test_dcd_loses_what_compression_leaves_out() -> None:
-    """With 16 levels some .0005 are left after 400 steps, with a tenth of the elements 2.4 after 100."""
-    assert 3 * exact(400) < run(Dcd(Channel(SIXTEEN)), 400).error < 2e-3
-    assert run(Dcd(Channel(TENTH))).error == pytest.approx(2.4, rel=0.2)
+def test_dcd_loses_what_compression_leaves_out(long: bool) -> None:
+    """From the optimum it strays by .006 with 16 levels; with a tenth of the elements 3.2 are left after 60 steps.
+
+    With 16 levels some .0005 are left after 400 steps from zero.
+    """
+    assert 3e-3 < run(Dcd(Channel(SIXTEEN)), there=True).error < 0.012
+    assert run(Dcd(Channel(TENTH))).error == pytest.approx(3.2, rel=0.2)
+    if long:
+        assert 3 * exact(400) < run(Dcd(Channel(SIXTEEN)), 400).error < 2e-3
 
 
 def test_ecd_stalls() -> None:
     """At 1.8 with 16 levels; compressors that are biased are refused, where it stalls at 7.2."""
-    assert 1 < run(Ecd(Channel(SIXTEEN)), 200).error < 2
+    assert 1 < run(Ecd(Channel(SIXTEEN)), 100).error < 2
     with pytest.raises(ValueError, match=r"topk:ratio=0\.1 are biased: it would stall"):
         Ecd(Channel(TENTH))
 
 
-def test_gossip_without_a_memory_stalls() -> None:
-    """Top 10%: ranks stay 8.6 apart, 9 times as far as without compression, and come no nearer from step 100 on."""
-    plain, choco = run(Mix(eta=1.0), 200), run(Mix(Channel(TENTH, Difference()), eta=0.1), 200)
-    tenth, sixteen = (run(Mix(Channel(c), eta=1.0), 200) for c in (TENTH, SIXTEEN))
-    assert tenth.apart > max(7, 7 * plain.apart, 0.95 * tenth.before)
-    assert sixteen.apart > 1.4 * plain.apart
-    assert choco.apart < 0.9 * choco.before
-    assert tenth.error == pytest.approx(exact(200), rel=1e-9)
+def test_gossip_without_a_memory_stalls(long: bool) -> None:
+    """Top 10%: ranks stay 8.7 apart, 7 times as far as without compression, and come no nearer from step 50 on."""
+    steps = 200 if long else 100
+    plain, choco = run(Mix(eta=1.0), steps), run(Mix(Channel(TENTH, Difference()), eta=0.1), steps)
+    tenth, sixteen = (run(Mix(Channel(c), eta=1.0), steps) for c in (TENTH, SIXTEEN))
+    assert tenth.apart > max(7, 6 * plain.apart, 0.95 * tenth.before)
+    assert sixteen.apart > 1.25 * plain.apart
+    assert choco.apart < 0.95 * choco.before
+    assert tenth.error == pytest.approx(exact(steps), rel=1e-9)

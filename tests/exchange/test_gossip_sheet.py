@@ -1,8 +1,9 @@
 """The specification's facts about gossip on a ring of 8: least squares that differ between ranks.
 
 Sixty-four unknowns, full gradients, a step of 0.02. The specification does not give its data: ours are another draw.
-The tests take 250 steps in place of 4000. The distance of the mean model from the optimum, and that of the models
-from their mean, both over the length of the optimum:
+The tests take 250 steps in place of 4000, with --long, and otherwise 120, where the error of the mean is on its
+way: with a memory it is that without compression at any time. The distance of the mean model from the optimum, and
+that of the models from their mean, both over the length of the optimum:
 
                              the specification    here, 250 steps    1000 steps
     D-PSGD                         .057 / .126        .043 / .123    .036 / .123
@@ -17,6 +18,9 @@ from their mean, both over the length of the optimum:
         no memory                  .47  / 1.08        .297 / 1.07    .314 / 1.11
     QSGD 15 levels, eta .2
         any of the three           .18  / .40         .130 / .423 at most
+
+After 120 steps it is .201 / .423 without compression, .200 / .565 and .350 / 1.09 for DeepSqueeze and no memory with
+top 10%, .203 / .478 and .326 / .972 with scaled signs.
 
 Distances between ranks are the specification's to 10%; errors of the mean are 0.6 to 0.75 of them throughout.
 """
@@ -39,7 +43,8 @@ from thinwire.exchange import Dcd, Gossip, Mix
 from thinwire.lab.swarm import Swarm
 from thinwire.memory import Difference, ErrorFeedback, Memory, NoMemory
 
-N, D, LR, STEPS = 8, 64, 0.02, 250
+N, D, LR = 8, 64, 0.02
+PLAIN = {120: (0.201, 0.4225), 250: (0.129, 0.420)}  # by steps: without compression, error and distance
 FAR = 1e3  # of the length of a model: it diverges
 A = normal(N, 100, D) / 10
 B = (A @ normal(N, D, 1, seed=1))[..., 0]
@@ -63,7 +68,7 @@ def gradients(models: Tensor) -> Tensor:
 
 
 @cache
-def run(exchange: Gossip, steps: int = STEPS) -> End:
+def run(exchange: Gossip, steps: int) -> End:
     swarm, length = Swarm(exchange, N, torch.zeros(D, dtype=torch.float64)), float(OPTIMUM.norm())
     drift = 0.0
     for _ in range(steps):
@@ -75,6 +80,11 @@ def run(exchange: Gossip, steps: int = STEPS) -> End:
             break
     error = float((swarm.mean - OPTIMUM).norm())
     return End(error / length, swarm.distance / length, drift, swarm.steps)
+
+
+@pytest.fixture
+def steps(long: bool) -> int:
+    return 250 if long else 120
 
 
 def mix(c: Compressor, memory: Memory, eta: float = 0.2) -> Mix:
@@ -96,48 +106,49 @@ def naive(c: Compressor, eta: float = 0.2) -> Mix:
 
 
 def test_d_psgd_has_a_floor() -> None:
-    end = run(Mix(eta=1.0, early=True))
+    end = run(Mix(eta=1.0, early=True), 250)
     assert (end.error, end.apart) == pytest.approx((0.043, 0.123), rel=0.05)
 
 
 @pytest.mark.parametrize("c", [TopK(ratio=0.1), ScaledSign()], ids=lambda c: c.id)
-def test_a_memory_reaches_the_error_without_compression(c: Compressor) -> None:
+def test_a_memory_reaches_the_error_without_compression(c: Compressor, steps: int) -> None:
     """At the same eta. DeepSqueeze sends models, which do not shrink: its ranks stay further apart than CHOCO's."""
-    plain = run(naive(Identity()))
-    assert (plain.error, plain.apart) == pytest.approx((0.129, 0.420), rel=0.05)
-    assert run(deepsqueeze(c)).error == pytest.approx(plain.error, rel=0.1)
-    assert run(choco(c)).error == pytest.approx(plain.error, rel=0.05)
-    assert run(choco(c)).apart == pytest.approx(plain.apart, rel=0.05)
-    assert 1.1 * plain.apart < run(deepsqueeze(c)).apart < 1.6 * plain.apart  # 1.43 and 1.14; there 1.48 and 1.2
+    plain = run(naive(Identity()), steps)
+    assert (plain.error, plain.apart) == pytest.approx(PLAIN[steps], rel=0.05)
+    assert run(deepsqueeze(c), steps).error == pytest.approx(plain.error, rel=0.1)
+    assert run(choco(c), steps).error == pytest.approx(plain.error, rel=0.05)
+    assert run(choco(c), steps).apart == pytest.approx(plain.apart, rel=0.05)
+    assert 1.1 * plain.apart < run(deepsqueeze(c), steps).apart < 1.6 * plain.apart  # there 1.48 and 1.2
 
 
 @pytest.mark.parametrize("c", [TopK(ratio=0.1), ScaledSign()], ids=lambda c: c.id)
-def test_without_a_memory_it_is_worse(c: Compressor) -> None:
+def test_without_a_memory_it_is_worse(c: Compressor, steps: int) -> None:
     """The specification: 2.9 and 2.6 times the error of DeepSqueeze, 1.9 and 2.3 times as far apart.
 
-    Here: 2.7 and 2.3, 1.95 and 2.2.
+    Here: 2.7 and 2.3, 1.95 and 2.2 after 250 steps, 1.75 and 1.6, 1.9 and 2.0 after 120.
     """
-    without, with_memory = run(naive(c)), run(deepsqueeze(c))
-    assert 2 < without.error / with_memory.error < 3.2
+    without, with_memory = run(naive(c), steps), run(deepsqueeze(c), steps)
+    worse = without.error / with_memory.error
+    assert 2 < worse < 3.2 if steps > 200 else 1.4 < worse < 2
     assert 1.7 < without.apart / with_memory.apart < 2.6
 
 
 def test_fifteen_levels_are_too_mild_to_matter() -> None:
-    plain = run(naive(Identity()), 100)
+    plain = run(naive(Identity()), 50)
     for exchange in (deepsqueeze(FIFTEEN), choco(FIFTEEN), naive(FIFTEEN)):
-        end = run(exchange, 100)
+        end = run(exchange, 50)
         assert end.error == pytest.approx(plain.error, rel=0.05)
         assert end.apart == pytest.approx(plain.apart, rel=0.05)
 
 
-def test_the_mean_is_that_of_plain_sgd() -> None:
+def test_the_mean_is_that_of_plain_sgd(steps: int) -> None:
     for exchange in (
         deepsqueeze(ScaledSign()),
         choco(TopK(ratio=0.1)),
         naive(ScaledSign()),
-        Mix(eta=1.0, early=True),
     ):
-        assert run(exchange).drift < 1e-14
+        assert run(exchange, steps).drift < 1e-14
+    assert run(Mix(eta=1.0, early=True), 250).drift < 1e-14
 
 
 def test_one_level_diverges() -> None:
@@ -148,13 +159,17 @@ def test_one_level_diverges() -> None:
         assert end.steps < 50
 
 
-def test_one_level_divided_by_one_plus_omega_converges_with_a_small_eta() -> None:
-    """Then it is a contraction. With eta = .5 it still overshoots, by 4% per step: far off in 175 and 214 steps."""
+def test_one_level_divided_by_one_plus_omega_converges_with_a_small_eta(long: bool) -> None:
+    """Then it is a contraction. With eta = .5 it still overshoots, by 4% per step: far off in 175 and 214 steps.
+
+    With eta = .8 it is far off in 83 and 97.
+    """
+    much, steps = (0.5, 150) if long else (0.8, 60)
     c = Shrunk(ONE_LEVEL)
     assert c.scale == pytest.approx(1 / 6.5, rel=0.05)
-    plain = run(naive(Identity(), 0.05), 150)
-    for small, large in ((deepsqueeze(c, 0.05), deepsqueeze(c, 0.5)), (choco(c, 0.05), choco(c, 0.5))):
-        end = run(small, 150)
+    plain = run(naive(Identity(), 0.05), steps)
+    for small, large in ((deepsqueeze(c, 0.05), deepsqueeze(c, much)), (choco(c, 0.05), choco(c, much))):
+        end = run(small, steps)
         assert end.error == pytest.approx(plain.error, rel=0.05)
         assert end.apart == pytest.approx(plain.apart, rel=0.1)
         assert run(large, 400).apart > FAR

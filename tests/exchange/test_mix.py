@@ -62,9 +62,12 @@ def mixes(c: Compressor) -> Iterator[Mix]:
         yield Mix(Channel(c, Difference()), Ring(), eta=0.3, copies=True)
 
 
-@pytest.mark.parametrize("c", KINDS, ids=lambda c: c.id)
-def test_the_mean_is_kept_with_every_compressor(c: Compressor) -> None:
-    for mix in mixes(c):
+@pytest.mark.parametrize(("c", "number"), [(c, i) for i, c in enumerate(KINDS)], ids=str)
+def test_the_mean_is_kept_with_every_compressor(c: Compressor, number: int, long: bool) -> None:
+    """Each compressor with every memory. Graphs, times and copies take turns; with --long each meets all."""
+    some = list(mixes(c))
+    turns = {number % 2, 2 + number % 2, 4 + number % 3}
+    for mix in some if long else [mix for place, mix in enumerate(some) if place in turns]:
         assert drift(apart(mix, normal(3, LAYOUT.numel), LAYOUT), steps=2) < 1e-12, mix
 
 
@@ -88,7 +91,7 @@ def test_the_mean_is_kept_on_every_graph(topology: Topology, early: bool) -> Non
     for memory in memories:
         for copies in {False, isinstance(memory, Difference)}:
             mix = Mix(Channel(ScaledSign(), memory), topology, 0.3, early, copies)
-            assert drift(apart(mix, normal(8, 40)), steps=5) < 1e-12, mix
+            assert drift(apart(mix, normal(8, 40)), steps=3) < 1e-12, mix
 
 
 def test_early_mixes_the_models_before_the_step() -> None:
@@ -134,7 +137,7 @@ def test_d_psgd_on_a_complete_graph_is_synchronous_sgd() -> None:
 def test_a_copy_a_neighbour_is_the_same_as_one_sum(c: Compressor, topology: Topology) -> None:
     models = normal(8, 200).float()
     swarms = [apart(Mix(Channel(c, Difference()), topology, 0.2, copies=copies), models) for copies in (True, False)]
-    for step in range(12):
+    for step in range(8):
         updates = 0.1 * normal(8, 200, seed=1 + step).float()
         for swarm in swarms:
             swarm.step(updates)

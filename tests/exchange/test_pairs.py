@@ -58,13 +58,15 @@ def swarm(n: int, compressed: str = "identity", topology: Topology | None = None
     return made
 
 
-@pytest.mark.parametrize(
-    "graph", [Ring(), Star(), Hypercube(), Torus(), Edges("0-1 1-2 2-3 3-4 4-5 5-6 6-7 0-5")], ids=str
-)
-@pytest.mark.parametrize("compressed", COMPRESSORS)
+GRAPHS: list[Topology] = [Ring(), Star(), Hypercube(), Torus(), Edges("0-1 1-2 2-3 3-4 4-5 5-6 6-7 0-5")]
+PAIRED = [(c, GRAPHS[(number + half) % 5]) for number, c in enumerate(COMPRESSORS) for half in (0, 2)]
+"""Every compressor on two graphs, every graph with three compressors or more."""
+
+
+@pytest.mark.parametrize(("compressed", "graph"), PAIRED, ids=str)
 def test_the_sum_stays_whatever_the_compressor_loses(compressed: str, graph: Topology) -> None:
     world = swarm(8, compressed, graph)
-    for step in range(10):
+    for step in range(6):
         updates = noise(100 + step, 8, D)
         expected, before = world.models.sum(0) + updates.sum(0), world.models
         world.step(updates)
@@ -89,15 +91,17 @@ def test_the_second_that_asks_meets_the_model_that_the_first_has_moved() -> None
     assert world.models.flatten().tolist() == [5.0, 2.0, 5.0]
 
 
-@pytest.mark.parametrize("compressed", ["identity", "randomk:ratio=0.5,scaled=false"])
-def test_ranks_come_to_agree(compressed: str) -> None:
+@pytest.mark.parametrize(
+    ("compressed", "steps", "bar"), [("identity", 100, 1e-7), ("randomk:ratio=0.5,scaled=false", 150, 1e-4)]
+)
+def test_ranks_come_to_agree(compressed: str, steps: int, bar: float) -> None:
     """Places that both ends draw alike are averaged as they are, so that sparse messages only take longer."""
     world = swarm(8, compressed)
     first = world.distance
-    for _ in range(150 if compressed == "identity" else 300):
+    for _ in range(steps):
         world.step(torch.zeros(8, D))
-    assert world.distance < 1e-6 * first
-    assert torch.allclose(world.models[0], noise(1, 8, D).mean(0), atol=1e-6)
+    assert world.distance < bar * first
+    assert torch.allclose(world.models[0], noise(1, 8, D).mean(0), rtol=0, atol=10 * bar)
 
 
 def test_what_four_bits_lose_keeps_ranks_apart() -> None:

@@ -88,7 +88,7 @@ def test_rows_of_the_graph() -> None:
 def test_weights_and_the_sum_are_kept_whatever_the_wire_loses(topology: Topology, channel: Channel | None) -> None:
     exchange = PushSum(channel, topology) if channel else PushSum(topology=topology)
     swarm, total = Swarm(exchange, 6, torch.zeros(20, dtype=torch.float64)), torch.zeros(20, dtype=torch.float64)
-    for step in range(30):
+    for step in range(12):
         updates = randn(6, 20, seed=step)
         total += updates.sum(0)
         swarm.step(updates)

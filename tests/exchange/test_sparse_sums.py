@@ -39,7 +39,7 @@ def test_mass_is_conserved(exchange: Exchange, ranks: int) -> None:
     """n out + sum of new residuals = sum of inputs + sum of old residuals, element for element."""
     world = World(exchange, Layout.flat(N), ranks)
     held = torch.zeros(N)
-    for step in range(8):
+    for step in range(5):
         xs = inputs(ranks, step, common=0.01)
         out = world.step(xs)
         kept = world.mean("send.residual")

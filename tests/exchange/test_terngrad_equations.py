@@ -24,7 +24,7 @@ from thinwire.lab.world import World
 
 LAYOUT = Layout(("w", "b", "v"), ((60, 50), (133,), (900,)))  # shards of 4 ranks are 1024, 1024, 1024 and 961
 C = 2.5
-DRAWS = 300
+DRAWS = 120
 
 
 def paper(grads: list[NDArray[np.float64]], layout: Layout, c: float | None) -> tuple[NDArray[np.float64], ...]:
@@ -61,13 +61,13 @@ def test_the_papers_equations(clip: float | None, ranks: int) -> None:
 def test_ranks_clip_before_they_share() -> None:
     """What is above 2.5 sigma of a rank with small gradients is clipped, though another's scaler is larger."""
     small = vector(LAYOUT.numel, seed=0)
-    small[17] = 50.0
+    small[17:21] = 50.0
     large = 100 * vector(LAYOUT.numel, seed=1)
-    large[17] = 0.0
+    large[17:21] = 0.0
     _, mean = paper([small.double().numpy(), large.double().numpy()], LAYOUT, C)
     world = World(SharedScale(TernGrad()), LAYOUT, 2)
-    drawn = np.mean([float(world.step([small, large])[17]) for _ in range(400)])
-    assert mean[17] < 2.5
+    drawn = np.mean([world.step([small, large])[17:21].numpy() for _ in range(100)])
+    assert mean[17] < 3
     assert drawn == pytest.approx(mean[17], abs=9)  # 25 without the clipping
 
 

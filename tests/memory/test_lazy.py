@@ -73,8 +73,8 @@ def test_the_receivers_mean_is_the_mean_of_the_last_uploads(compressor: Identity
     def check() -> None:
         assert torch.allclose(world.states[2]["recv.last"], world.mean("send.last"), atol=1e-6)
 
-    task.descend(world, lr=0.2, steps=300, check=check)
-    assert 4 < world.uploads < 900
+    task.descend(world, lr=0.2, steps=100, check=check)
+    assert 4 < world.uploads < 300
 
 
 def test_what_is_not_finite_is_sent_and_not_remembered() -> None:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lockstep import Quadratics
+from lockstep import Quadratics, quick
 from sheet import decoded, gauss
 
 from thinwire import Layout
 from thinwire.compressors import LaqGrid
 from thinwire.core.method import METHODS
-from thinwire.lab.world import World
 
-N, D, STEPS = 8, 64, 250
+N, D = 8, 64
 
 
-@pytest.mark.parametrize(("name", "uploads"), [("lag", 230), ("laq", 230), ("laq:bits=3", 300), ("slaq", 270)])
-def test_lazy_uploads_reach_the_optimum(name: str, uploads: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps", "uploads"), [("lag", 100, 170), ("laq", 100, 170), ("laq:bits=3", 250, 300), ("slaq", 100, 190)]
+)
+def test_lazy_uploads_reach_the_optimum(name: str, steps: int, uploads: int) -> None:
+    """Measured with three bits: 0.036 from step 60 to 100, 3e-4 at 120. The others are at 5e-13 after 100."""
     task = Quadratics(N, D)
     smooth = float(torch.linalg.eigvalsh(task.a.mean(0)).max())
-    world = World(METHODS.parse(name).exchange, Layout.flat(D), N)
-    assert task.descend(world, lr=1 / (2 * smooth), steps=STEPS) < 1e-12
-    assert world.uploads <= 1.1 * uploads  # of 2000
+    world = quick(METHODS.parse(name).exchange, Layout.flat(D), N)
+    assert task.descend(world, lr=1 / (2 * smooth), steps=steps) < 3e-12
+    assert world.uploads <= 1.1 * uploads  # of 8 a step
     drift = world.states[0]["recv.last"] - world.mean("send.last")
     assert drift.abs().max() < 2e-6
 
@@ -33,9 +35,9 @@ def test_lazy_uploads_reach_the_optimum(name: str, uploads: int) -> None:
 def test_few_bits_of_few_uploads() -> None:
     """What rank 0 sends, against uncompressed gradients to the other seven."""
     task = Quadratics(N, D)
-    world = World(METHODS.parse("laq").exchange, Layout.flat(D), N)
-    task.descend(world, lr=0.2, steps=STEPS)
-    assert world.traffic[0].bytes < 0.06 * 7 * 4 * D * STEPS  # the 32-byte header is as long as 64 elements of 4 bits
+    world, steps = quick(METHODS.parse("laq").exchange, Layout.flat(D), N), 250
+    task.descend(world, lr=0.2, steps=steps)
+    assert world.traffic[0].bytes < 0.06 * 7 * 4 * D * steps  # the 32-byte header is as long as 64 elements of 4 bits
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])

@@ -20,11 +20,12 @@ from thinwire.memory import Difference, ErrorFeedback
 D = 64
 
 
-def test_marina_converges() -> None:
-    """Random 4 of 64 places on 4 ranks; the sheet's 2e-15 is in float64."""
+def test_marina_converges(long: bool) -> None:
+    """Random 4 of 64 places on 4 ranks; the sheet's 2e-15 is in float64, and after 1200 steps we are as near."""
+    steps, limit = (1200, 1e-12) if long else (400, 1e-6)
     task = Quadratics(n=4, d=D)
     assert RandomK(ratio=0.0625).count(D) == 4
-    assert task.descend(World(methods.marina().exchange, Layout.flat(D), 4), lr=0.02, steps=1200) < 1e-12
+    assert task.descend(World(methods.marina().exchange, Layout.flat(D), 4), lr=0.02, steps=steps) < limit
 
 
 def test_marina_sends_whole_vectors_as_often_as_the_coin_says() -> None:
@@ -106,7 +107,7 @@ def test_demo_hands_out_signs_for_all_tensors() -> None:
 def test_demo_descends() -> None:
     task = Quadratics(n=4, d=D)
     world = World(methods.demo(beta=0.5, k=8).exchange, Layout.flat(D))
-    assert task.descend(world, lr=0.01, steps=200) < 0.3  # signs of a constant size: it ends near, not at it
+    assert task.descend(world, lr=0.01, steps=100) < 0.35  # signs of a constant size: it ends near, not at it
 
 
 def test_bits_on_the_wire_are_the_papers() -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import inspect
 from typing import NamedTuple
 
-from lockstep import Quadratics
+from lockstep import Quadratics, quick
 
 from thinwire import Layout, Method
 from thinwire.core.method import METHODS
-from thinwire.lab.world import World
 from thinwire.memory import Difference
 from thinwire.sync import Grad
 
@@ -59,7 +58,7 @@ def rate(method: Method) -> float:
 def run(name: str) -> Row:
     method = METHODS.parse(named(name))
     lr = rate(method)
-    world = World(method.exchange, LAYOUT, N)
+    world = quick(method.exchange, LAYOUT, N)
     x = TASK.path(world, lr, STEPS)
     start = TASK.loss(x * 0)
     distance = float((x - TASK.optimum).square().sum() / TASK.optimum.square().sum())

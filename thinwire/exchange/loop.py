@@ -42,6 +42,7 @@ SHAPE = (16, 512)
 ROUNDS = 100  # for the scatter; the second half of them counts
 UP, DOWN = 1.5, 0.8  # what the next b to try is of the last
 MOST = 2.0  # without compression x = x - b x stops shrinking here
+LAG_MOST = 1.0  # of use for differences: a rank gives away all of itself at most
 LEAST = 1e-3
 SETTLED = 0.5  # of its length: x has come down to that, or the loop is not stable
 HELD_AFTER = 25  # rounds
@@ -49,7 +50,6 @@ LAG_ROUNDS, LAG_SETTLED, LAG_UP = 200, 0.3, 1.25  # of the loop of differences
 GONE = 1e-3  # of its length: nothing more is to be seen
 
 
-@lru_cache(maxsize=256)
 def scatter(compressor: Compressor) -> float:
     """E|m - x|^2 / |x|^2 of a constant x.
 
@@ -57,18 +57,24 @@ def scatter(compressor: Compressor) -> float:
     >>> scatter(Identity()), round(scatter(RandomK(ratio=0.5, scaled=False)), 1)
     (0.0, 2.0)
     """
-    x = _gaussian()
-    seen = [float((m - x).square().sum() / x.square().sum()) for m in _messages(compressor, x, 0.0, ROUNDS)]
-    return sum(seen[ROUNDS // 2 :]) / (ROUNDS - ROUNDS // 2)
+    return _constant(compressor)[0]
+
+
+def held(compressor: Compressor) -> float:
+    """|e| / |x| after some rounds of a constant x."""
+    return _constant(compressor)[1]
 
 
 @lru_cache(maxsize=256)
-def held(compressor: Compressor) -> float:
-    """|e| / |x| after some rounds of a constant x."""
-    x, sent = _gaussian(), torch.zeros(math.prod(SHAPE))
-    for m in _messages(compressor, x, 0.0, HELD_AFTER):
-        sent += m
-    return float((HELD_AFTER * x - sent).norm() / x.norm())
+def _constant(compressor: Compressor) -> tuple[float, float]:
+    """The scatter, and what is held back, of the same rounds."""
+    x, sent, seen = _gaussian(), torch.zeros(math.prod(SHAPE)), 0.0
+    for step, m in enumerate(_messages(compressor, x, 0.0, ROUNDS)):
+        if step < HELD_AFTER:
+            sent += m
+        if step >= ROUNDS // 2:
+            seen += float((m - x).square().sum() / x.square().sum())
+    return seen / (ROUNDS - ROUNDS // 2), float((HELD_AFTER * x - sent).norm() / x.norm())
 
 
 @lru_cache(maxsize=256)
@@ -84,10 +90,10 @@ def edge(compressor: Compressor) -> float:
 
 @lru_cache(maxsize=256)
 def lag_edge(compressor: Compressor) -> float:
-    """The largest b, going up from `edge`, for which x = x - b h settles."""
+    """The largest b, going up from `edge` until it is of no more use, for which x = x - b h settles."""
     b = edge(compressor)
-    while b < MOST and _lag_settles(compressor, min(MOST, LAG_UP * b)):
-        b = min(MOST, LAG_UP * b)
+    while b < LAG_MOST and _lag_settles(compressor, LAG_UP * b):
+        b *= LAG_UP
     return b
 
 
