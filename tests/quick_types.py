@@ -1,4 +1,4 @@
-"""Types in Triton's interpreter, which makes each of them anew for every number that a kernel computes: here, once."""
+"""Types in Triton's interpreter, which makes them anew for every number that a kernel computes: here, once each."""
 
 from __future__ import annotations
 
