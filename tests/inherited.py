@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import nets
 import pytest
 import ranks
-import sklearn.datasets
 import torch.distributed.checkpoint
 
-__all__ = ["nets", "pytest", "ranks", "sklearn", "torch"]
+__all__ = ["nets", "pytest", "ranks", "torch"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from battery import INSTANCES, LAYOUT, NATIVE, TIERS, fixed_vector, vector
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire import Key, Layout, kernels
@@ -25,6 +25,7 @@ from thinwire.kernels.spec import packed_bytes
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("width", range(1, 9))
+@settings(max_examples=12)
 @given(n=st.one_of(st.integers(0, 70), st.integers(500, 1600)), seed=st.integers(0, 9))
 def test_pack_round_trips_and_is_tight(tier: str, width: int, n: int, seed: int) -> None:
     codes = torch.randint(0, 1 << width, (n,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)

@@ -11,12 +11,12 @@ from thinwire.lab.reproduce.study import Means, Run
 
 
 def test_few_uploads_of_few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laq, "STEPS", 100)
+    monkeypatch.setattr(laq, "STEPS", 60)
     monkeypatch.setattr(laq, "GOAL", 0.3)
     ends = {method: Laq().work(Run("mixed", method, 0, 0))[-1] for method in METHODS}
-    assert {row["step"] for row in ends.values()} == {100}
+    assert {row["step"] for row in ends.values()} == {60}
     for method in ("gd", "qgd"):
-        assert ends[method]["uploaded"] == 100 * N
+        assert ends[method]["uploaded"] == 60 * N
         assert ends[method]["uploads"] == N * ends[method]["to_goal"]
     for method in ("lag", "laq", "laq, 8 bits"):
         assert N <= ends[method]["uploads"] <= ends[method]["uploaded"] < 20 * N

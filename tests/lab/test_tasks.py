@@ -43,6 +43,19 @@ def test_idx_refuses_what_it_is_not(tmp_path: Path) -> None:
         idx.read(tmp_path / "cut.gz")
 
 
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
+    x, y = tasks.digits()
+    assert x.shape == (1797, 1, 8, 8)
+    assert y.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert int((16 * x).sum()) == 561_718
+    assert (16 * x[0, 0, 0]).tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert y[:10].tolist() == list(range(10))
+    if long:  # importing scikit-learn takes two seconds
+        monkeypatch.setattr(tasks, "find_spec", lambda _: None)
+        for a, b in zip((x, y), tasks.digits(), strict=True):
+            assert torch.equal(a, b)
+
+
 def test_fashion_from_a_folder(tmp_path: Path) -> None:
     task = tasks.get("fashion")
     with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.core.types import Layout
+from thinwire.lab.tasks import digits
 
 FILE = Path(__file__).parent / "data" / "gradient.npz"
 STEPS = 40
@@ -41,12 +42,8 @@ def _net() -> nn.Module:
 
 def record() -> None:
     """Train for a moment and keep the gradient of the next batch."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  (an extra)
-
     torch.manual_seed(0)
-    images, labels = load_digits(return_X_y=True)
-    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    y = torch.tensor(labels)
+    x, y = digits()
     net = _net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS + 1):

@@ -85,8 +85,7 @@ def outcomes(
         raise ValueError(
             f"{workers} ranks on {hosts.hosts} hosts: each takes one; write Network({workers}, {hosts.rate!r})"
         )
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = inheriting()
     with tempfile.TemporaryDirectory() as folder:
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it starts before the block
         ranks: list[_Rank] = []
@@ -99,6 +98,13 @@ def outcomes(
             for rank in ranks:
                 rank.stop(Path(folder))
     return [rank.outcome for rank in ranks]
+
+
+def inheriting() -> ForkServerContext:
+    """How processes start that inherit imports."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick_types
 import torch
 
 
@@ -25,7 +26,7 @@ def overflow() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quick_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No overflow checks, and each module of kernels is patched once per launch instead of at every call."""
+    """No overflow checks, each module of kernels is patched once per launch, and what is known of a type is kept."""
     if torch.cuda.is_available():
         return
     interpreter = pytest.importorskip("triton.runtime.interpreter", reason="the GPU's kernels need Triton")
@@ -46,3 +47,8 @@ def quick_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", called)
     options = interpreter.InterpreterOptions(sanitize_overflow=False)
     monkeypatch.setattr(interpreter.interpreter_builder, "options", options)
+    quick_types.install(monkeypatch, interpreter)
+    scales = pytest.importorskip("thinwire.kernels.gpu.scales", reason="the GPU's kernels need Triton")
+    monkeypatch.setattr(
+        scales, "ROWS", type(scales.ROWS)(4)
+    )  # a block of our short vectors still takes several turns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
+
+from thinwire.lab.launch import inheriting
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -22,8 +23,7 @@ def each(work: Callable[[A], B], items: Sequence[A], jobs: int) -> Iterator[B]:
                 done = work(item)
             yield done
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(items)), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(min(jobs, len(items)), inheriting(), torch.set_num_threads, (1,)) as pool:
         try:
             yield from pool.map(work, items)
         finally:
