@@ -47,7 +47,7 @@ def both_ways(names: list[str]) -> dict[str, tuple[bool, bool, list[str]]]:
     return out
 
 
-IN_STEP = [name for name in METHODS if METHODS[name]().sync.staleness is not None]
+IN_STEP = [name for name in METHODS if not METHODS[name]().exchange.asynchronous]
 
 
 def check(results: list[dict[str, tuple[bool, bool, list[str]]]]) -> None:

@@ -47,10 +47,12 @@ class DcAsgd(Rule):
     def arrived(self, push: Push, book: Book) -> None:
         """Correct, apply, answer."""
         g = push.gradient
-        squares, lam = g * g, self.lam * torch.ones_like(g) if self.m is None else g
-        if self.m is not None:
+        moved = book.x - book.backup[push.rank]
+        if self.m is None:
+            compensated = g + self.lam * g * g * moved
+        else:
             ms = book.state.setdefault("ms", torch.zeros_like(g))
-            ms.mul_(self.m).add_(squares, alpha=1 - self.m)
-            lam = self.lam / (ms + SMALL).sqrt()
-        book.apply([push], gradient=g + lam * squares * (book.x - book.backup[push.rank]))
+            ms.mul_(self.m).add_(g * g, alpha=1 - self.m)
+            compensated = g + self.lam / (ms + SMALL).sqrt() * g * g * moved
+        book.apply([push], gradient=compensated)
         book.answer(push.rank)

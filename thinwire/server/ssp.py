@@ -78,11 +78,9 @@ class Ssp(Rule):
     def _go_on(self, book: Book) -> None:
         held, slowest = book.state, book.slowest
         assert book.bound is not None
-        done = [push for push in held.pending if push.clock < slowest]
+        for clock in sorted({push.clock for push in held.pending if push.clock < slowest}):
+            book.apply([push for push in held.pending if push.clock == clock])
         held.pending = [push for push in held.pending if push.clock >= slowest]
-        for push in sorted(done, key=lambda one: (one.clock, one.rank)):
-            if not any(one.clock == push.clock and one.rank < push.rank for one in done):
-                book.apply([one for one in done if one.clock == push.clock])
         for rank in [rank for rank in held.waiting if book.clocks[rank] - slowest <= book.bound]:
             held.waiting.remove(rank)
             fresh = self.cache and held.seen.get(rank, -1) >= book.clocks[rank] - book.bound
