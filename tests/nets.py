@@ -48,6 +48,14 @@ async def exchange_twice(comm: Comm, method: str, layout: Layout, device: str = 
     return model
 
 
+class Point(nn.Module):
+    """A vector of `d` zeros, for losses of which the gradient is known."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(d))
+
+
 def net(seed: int = 0) -> nn.Sequential:
     """Three layers, 1,108 parameters, the same on every rank for the same seed."""
     torch.manual_seed(seed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from nets import Point
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -19,14 +21,6 @@ from thinwire.sync import Delta, Grad, Param, Signal
 D = 6
 WORKERS = 4
 TARGETS = torch.randn(WORKERS, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
-
-
-class Point(nn.Module):
-    """A vector that is trained towards each rank's own target."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.zeros(D))
 
 
 def loss(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -45,7 +39,7 @@ def sgd(lr: float, momentum: float = 0.0) -> Callable[[Iterable[nn.Parameter]], 
 def run(
     method: tw.Method, workers: int = WORKERS, steps: int = 12, momentum: float = 0.0, **more: object
 ) -> Simulation:
-    problem = Problem(Point, loss, sgd(0.1, momentum), seconds=0.1)
+    problem = Problem(partial(Point, D), loss, sgd(0.1, momentum), seconds=0.1)
     settings: dict[str, object] = {"network": Network("1gbit", "1ms"), "min_size": 0, **more}
     return simulate(method, problem, workers, steps=steps, **settings)  # type: ignore[arg-type]
 
@@ -76,7 +70,7 @@ def test_results_come_exactly_so_many_steps_late(staleness: int) -> None:
 
 def test_every_step_draws_its_own_noise() -> None:
     """Where the gradient is the same in every step, steps differ only by how it was rounded."""
-    problem = Problem(Point, lambda model, rank, step: (model.x * TARGETS[rank]).sum(), sgd(1.0))  # type: ignore[operator]
+    problem = Problem(partial(Point, D), lambda model, rank, step: (model.x * TARGETS[rank]).sum(), sgd(1.0))  # type: ignore[operator]
     path = [points(simulate(tw.methods.qsgd(bits=2), problem, 1, steps=t, min_size=0))[0] for t in range(1, 6)]
     moves = [path[0], *(b - a for a, b in pairwise(path))]
     assert any(not torch.allclose(move, moves[0], atol=1e-5) for move in moves)

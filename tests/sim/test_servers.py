@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from nets import Point
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -20,12 +22,6 @@ from thinwire.sim import Constant, Network, Problem, ShiftedExponential, Simulat
 D, WORKERS = 5, 4
 TARGETS = torch.randn(8, D, generator=torch.Generator().manual_seed(0))
 FAST = Network("100gbit", "0ms")
-
-
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.zeros(D))
 
 
 def loss(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -45,7 +41,7 @@ def run(
     network: Network = FAST,
     **more: object,
 ) -> Simulation:
-    problem = Problem(Point, loss, optimizer, seconds=0.1)
+    problem = Problem(partial(Point, D), loss, optimizer, seconds=0.1)
     return simulate(method, problem, workers, steps=steps, network=network, min_size=0, **more)  # type: ignore[arg-type]
 
 
@@ -63,7 +59,7 @@ RULES = [Asgd(), Asgd(aware=True), DcAsgd(), DcAsgd(2.0, 0.95), Backup(0), R2sp(
 @pytest.mark.parametrize("optimizer", [sgd, lambda p: SGD(p, lr=0.1, momentum=0.9), lambda p: Adam(p, lr=0.1)])
 @pytest.mark.parametrize("rule", [*RULES, Ssp(), Ssp("snapshot")], ids=lambda rule: rule.id)
 def test_one_worker_is_sequential(rule: Rule, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
-    alone = Point()
+    alone = Point(D)
     steps = optimizer(alone.parameters())
     for step in range(10):
         steps.zero_grad()

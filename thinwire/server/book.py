@@ -26,7 +26,6 @@ class Answer(NamedTuple):
 
     version: int
     model: Tensor | None
-    when: float = 0.0  # not before this time
 
 
 class Part(NamedTuple):
@@ -97,12 +96,12 @@ class Book:
         """Count a gradient that is not used."""
         self.dropped += 1
 
-    def answer(self, rank: int, *, model: Tensor | None = None, empty: bool = False, when: float = 0.0) -> None:
+    def answer(self, rank: int, *, model: Tensor | None = None, empty: bool = False) -> None:
         """Let a worker go on, with the model as it is now unless another is given, or `empty` without one."""
         sent = None if empty else (self.x if model is None else model).clone()
         if sent is not None and rank in self.backup:
             self.backup[rank].copy_(sent)
-        self.answers[rank] = Answer(self.version, sent, when)
+        self.answers[rank] = Answer(self.version, sent)
 
     def grant(self, rank: int, when: float = 0.0) -> None:
         """Let a worker push, not before that time."""

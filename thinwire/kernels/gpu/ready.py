@@ -1,8 +1,7 @@
 """Ready: a Triton kernel that is launched without Triton's look at everything that could have changed.
 
-Before each launch Triton binds the arguments, names the variant and compares every global that the source reads:
-30 to 100 us, where the GPU may need 5. A step of training launches hundreds of kernels, and these look-ups then take
-longer than the work. Here a variant is found by a short key and started by its own compiled object; only the first
+Before each launch Triton binds the arguments, names the variant and compares every global that the source reads. A
+step of training launches hundreds of kernels, and these look-ups then take longer than the work. Here a variant is found by a short key and started by its own compiled object; only the first
 launch of a variant goes through Triton. Under its interpreter all do.
 
 Triton compiles a variant for the constants, for the types of arguments, and for what it knows of their values: which

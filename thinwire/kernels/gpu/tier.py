@@ -14,10 +14,9 @@ from thinwire.kernels.gpu import checks, decode, encode, launch, passes, plan, s
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Blocks, Quant
 
-WORDS = 2048  # summed per program
 FEW = 1 << 16  # bytes that one program sums
-BYTES = 1024  # the same where they do not start at a word; more would take ptxas seconds
-NARROW = 4, 2  # the same for fields of one or two bits
+BYTES = 1024  # summed per program where they do not start at a word; more would take ptxas seconds
+NARROW = 4, 2  # tiles per program and warps, for fields of one or two bits
 
 
 @final
@@ -247,11 +246,11 @@ class GpuKernels(Kernels):
         n = data.numel()
         cut = n // 4 * 4 if data.data_ptr() % 4 == 0 else 0  # words that can be read as such
         rest = -(-(n - cut) // BYTES)
-        words = -(-cut // (4 * WORDS))
+        words = -(-cut // (4 * checks.WORDS))
         partial = data.new_empty(words + rest, dtype=torch.int64)
         with launch.on(data):
             if words:
-                sums.total[(words,)](data[:cut].view(torch.int32), partial, cut, first, WORDS=WORDS)
+                sums.total[(words,)](data[:cut].view(torch.int32), partial, cut, first, WORDS=checks.WORDS)
             if rest:
                 where = (n - cut, first + cut // 4)
                 sums.ragged_total[(rest,)](data[cut:], partial[words:], *where, BYTES=BYTES)
