@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.gpu import checks, decode, encode, launch, passes, plan, sums
+from thinwire.kernels.gpu import checks, decode, encode, launch, mean, passes, plan, sums
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Blocks, Quant
 
@@ -195,39 +195,40 @@ class GpuKernels(Kernels):
             return
         count, none = len(codes), decode.MOST - len(codes)
         scales = [side if side.numel() else out for side in sides]
+        every = (*scales, *[scales[0]] * none, *codes, *[codes[0]] * none)
         with launch.on(out):
             for part, how in plan.passes(quant, blocks, launch.NB):
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
-                decode.decode[(part.grid,)](
-                    *scales,
-                    *[scales[0]] * none,
-                    *codes,
-                    *[codes[0]] * none,
-                    out,
-                    out if table is None else table.starts,
-                    out if table is None else table.reach,
-                    blocks.n,
-                    part.tiles,
-                    part.tile0,
-                    part.lanes,
-                    blocks.size,
-                    weight,
-                    quant.lo,
-                    quant.hi,
-                    KIND=int(quant.kind),
-                    NORM=int(quant.norm),
-                    LEVELS=quant.levels,
-                    WIDTH=quant.width,
-                    MODE=how,
-                    SIZE=plan.constant(blocks) if how != plan.RAGGED else 0,
-                    COUNT=count,
-                    FRESH=fresh,
-                    FOLD=how == plan.FUSED and plan.folds(quant, blocks, weight, count),
-                    FULL=part.full,
-                    NB=part.per_program,
-                    num_warps=launch.WARPS if part.full else 1,
+                found = (out, out) if table is None else (table.starts, table.reach)
+                constants = {
+                    "KIND": int(quant.kind),
+                    "NORM": int(quant.norm),
+                    "LEVELS": quant.levels,
+                    "WIDTH": quant.width,
+                    "MODE": how,
+                    "SIZE": plan.constant(blocks) if how != plan.RAGGED else 0,
+                    "COUNT": count,
+                    "NB": part.per_program,
+                    "num_warps": launch.WARPS if part.full else 1,
                     **launch.PRECISE,
-                )
+                }
+                if fresh and part.full and plan.weighs_last(quant, how, blocks, weight, count):
+                    where = (blocks.n, part.tiles, blocks.size)
+                    mean.mean[(part.grid,)](*every, out, *found, *where, weight, quant.lo, quant.hi, **constants)
+                else:
+                    where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size)
+                    decode.decode[(part.grid,)](
+                        *every,
+                        out,
+                        *found,
+                        *where,
+                        weight,
+                        quant.lo,
+                        quant.hi,
+                        FRESH=fresh,
+                        FULL=part.full,
+                        **constants,
+                    )
 
     def _each(self, kernel: Any, n: int, width: int, source: Tensor, out: Tensor) -> None:
         with launch.on(source):
