@@ -3,8 +3,11 @@
     out = weight (v_1 + v_2 + ...)
 
 has the bits of weight v_1 + weight v_2 + ... unless a number is too small or too large for a normal float, which the
-scales tell: tiles with such scales are decoded again, as `gpu/decode.py` does it. Fields of 1, 2, 4 and 8 bits are
-not moved to the lowest bits: they become the middle bits of a float, times a power of two that the step takes away.
+scales tell: tiles with such scales are decoded again, as `gpu/decode.py` does it.
+
+Four lanes share a word. What can be done to four fields at a time is done to the word; then one instruction makes
+each byte the lowest of a float. Where a byte holds whole fields, planes take turns in a loop: the code of eight
+payloads is long, and a processor that waits for instructions is as slow as one that waits for memory.
 """
 
 from __future__ import annotations
@@ -12,78 +15,61 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.blocks import FUSED, RAGGED, inside, of_tiles, reached
+from thinwire.kernels.gpu.blocks import FUSED, RAGGED, at, inside, of_tiles, reached
 from thinwire.kernels.gpu.decode import added
-from thinwire.kernels.gpu.elements import (
-    DITHER,
-    INTERPRETED,
-    NONE,
-    RANGE,
-    SIDES,
-    SIGN,
-    SIGNED,
-    UNSIGNED,
-    factors,
-    number,
-)
+from thinwire.kernels.gpu.elements import DITHER, INTERPRETED, RANGE, SIDES, SIGNED, UNIT, UNSIGNED, factors
 from thinwire.kernels.gpu.ready import Ready
-from thinwire.kernels.gpu.tiles import field, four, write
 
 SMALLEST, LARGEST = tl.constexpr(2.0**-60), tl.constexpr(2.0**60)  # scales that need no care
-UP = tl.constexpr(2.0**64)
+EACH_BYTE, SIGN_BIT = tl.constexpr(0x01010101), tl.constexpr(1 << 31)
 
 
 @triton.jit
-def halves(w, NB: tl.constexpr):
-    """Words as four lanes each, (tiles, 16) to (tiles, 64): lanes 0 and 1 in the word's low half, 2 and 3 too."""
-    shift = ((tl.arange(0, 4) >> 1) * 16)[None, None, :]
-    return tl.reshape(tl.broadcast_to(w[:, :, None], [NB, 16, 4]) >> shift, [NB, 64])
+def lanes(w, NB: tl.constexpr):
+    """Words for each of their four lanes, (tiles, 16) to (tiles, 64)."""
+    return tl.reshape(tl.broadcast_to(w[:, :, None], [NB, 16, 4]), [NB, 64])
 
 
 @triton.jit
-def place(LOW: tl.constexpr, NB: tl.constexpr):
-    """Where in its half word a field begins that begins at bit LOW of its byte, (tiles, 64) int32."""
-    at = ((tl.arange(0, 4) & 1) * 8)[None, None, :] + LOW
-    return tl.reshape(tl.broadcast_to(at, [NB, 16, 4]), [NB, 64])
+def turn(NB: tl.constexpr):
+    """Which of its word's four lanes each is, (tiles, 64)."""
+    return tl.reshape(tl.broadcast_to(tl.arange(0, 4)[None, None, :], [NB, 16, 4]), [NB, 64])
 
 
 @triton.jit
-def highest(planes, R: tl.constexpr, WIDTH: tl.constexpr):
-    """Row R of fields in the highest bits; what lies below is not cleared."""
-    J: tl.constexpr = R * WIDTH // 8
-    LOW: tl.constexpr = R * WIDTH % 8
-    both = planes[J]
-    if LOW + WIDTH > 8:
-        both = (planes[J] & 255) | (planes[J + 1] << 8)
-    return both << (32 - WIDTH - LOW)
-
-
-@triton.jit
-def and_xor(a, b, c):
-    """(a & b) ^ c, which the compiler makes two instructions of where b and c are constants."""
+def chosen(w, FILL: tl.constexpr, PLACE: tl.constexpr, NB: tl.constexpr):
+    """The lane's byte of its word, as byte PLACE of a word whose other bytes are FILL's."""
     if INTERPRETED:
-        return (a & b) ^ c
+        byte = (lanes(w, NB) >> (8 * turn(NB))) & 255
+        return (byte << (8 * PLACE)) | (FILL & ~(255 << (8 * PLACE)))
     else:
+        which = (0x7654 & ~(15 << (4 * PLACE))) | (turn(NB) << (4 * PLACE))
         return tl.inline_asm_elementwise(
-            "lop3.b32 $0, $1, $2, $3, 0x6A;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
-        )
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [lanes(w, NB), FILL + 0 * which, which], dtype=tl.int32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
 
 
 @triton.jit
-def whole(words, R: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB: tl.constexpr):
-    """Row R of fields as floats, and what they must be multiplied with to be the fields' numbers."""
-    if 8 % WIDTH == 0:
-        p = place(R * WIDTH % 8, NB)
-        half = (1 << (WIDTH - 1)) << p if SIGN_BIT else p * 0
-        bits = and_xor(halves(words[R * WIDTH // 8], NB), ((1 << WIDTH) - 1) << p, half | 0x4B000000)
-        v = bits.to(tl.float32, bitcast=True) - (8388608 + half).to(tl.float32)
-        return v, ((127 - p) << 23).to(tl.float32, bitcast=True)
-    else:
-        planes = ()
-        for j in tl.static_range(WIDTH):
-            planes = planes + (four(words[j], NB),)
-        v = number(field(planes, R, WIDTH), WIDTH, SIGN_BIT)
-        return v, v * 0 + 1.0
+def fields(words, R: tl.constexpr, WIDTH: tl.constexpr):
+    """Row R of fields, one in each byte of a word; `words` are those of its plane, or of all where fields reach far."""
+    J: tl.constexpr = 0 if 8 % WIDTH == 0 else R * WIDTH // 8
+    LOW: tl.constexpr = R * WIDTH % 8
+    IN_THIS: tl.constexpr = ((1 << WIDTH) - 1) & (255 >> LOW)
+    f = (words[J] >> LOW) & ((IN_THIS * EACH_BYTE ^ SIGN_BIT) - SIGN_BIT)  # the mask as a number with a sign
+    if LOW + WIDTH > 8:
+        IN_NEXT: tl.constexpr = ((1 << WIDTH) - 1) & ~IN_THIS
+        f = f | ((words[J + 1] << (8 - LOW)) & (IN_NEXT * EACH_BYTE))
+    return f
+
+
+@triton.jit
+def powers(f, WIDTH: tl.constexpr, NB: tl.constexpr):
+    """Codes of natural dithering, m with a sign, as 2^(m - 15) with it, and 0 where m is: halves of one byte."""
+    below = (f >> (WIDTH - 1)) & EACH_BYTE  # 1 where the code is negative
+    m = (f ^ (below * ((1 << WIDTH) - 1))) + below
+    half = chosen((below << 7) | (m << 2), 0, 1, NB).to(tl.int16)
+    return half.to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
@@ -91,25 +77,21 @@ def values(words, a, b, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, 
            WIDTH: tl.constexpr, R: tl.constexpr, NB: tl.constexpr):  # fmt: skip
     """What row R decodes to."""
     _, lo, _, step = factors(a, b, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-    if WIDTH == 1:
-        bit = halves(words[0], NB) & (1 << place(R, NB))
-        if KIND == SIGN:
-            return tl.where(bit != 0, step, -step)
-        elif KIND == UNSIGNED:
-            return tl.where(bit != 0, lo + step, lo)
-        else:  # PAIR
-            return tl.where(bit != 0, step, lo)
-    elif KIND == DITHER:
-        planes = ()
-        for j in tl.static_range(WIDTH):
-            planes = planes + (four(words[j], NB),)
-        code = highest(planes, R, WIDTH) >> (9 - WIDTH)  # as the exponent of a float
-        bits = tl.abs(code) | (code & -2147483648)
-        power = bits.to(tl.float32, bitcast=True) * UP  # 2^(m - 63) with the code's sign, and 0 where m is
-        return power * (step * 2.0 ** (63 - LEVELS))
+    if KIND == DITHER:
+        return powers(fields(words, R, WIDTH), WIDTH, NB) * (step * 2.0 ** (15 - LEVELS))
+    elif WIDTH == 1:
+        shift = 31 - R - 8 * turn(NB)  # from the field to the sign bit
+        if (NORM == RANGE) | (NORM == SIDES) | (NORM == UNIT):
+            return tl.where((lanes(words[0], NB) << shift) < 0, lo + step if KIND == UNSIGNED else step, lo)
+        else:  # plus or minus the scale, whose sign bit is the opposite of the field
+            sign = (lanes(words[0], NB) << shift) & -2147483648
+            return (sign ^ (-a).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     else:
-        v, unit = whole(words, R, WIDTH, KIND == SIGNED, NB)
-        v = v * (step * unit)
+        HALF: tl.constexpr = (1 << (WIDTH - 1)) if KIND == SIGNED else 0
+        bits = chosen(
+            fields(words, R, WIDTH) ^ ((HALF * EACH_BYTE ^ SIGN_BIT) - SIGN_BIT), 0x4B000000, 0, NB
+        )  # 2^23 + field + HALF
+        v = (bits.to(tl.float32, bitcast=True) - (8388608.0 + HALF)) * step
         return v if KIND == SIGNED else lo + v
 
 
@@ -121,36 +103,78 @@ def careless(s):
 
 
 @triton.jit
-def totals(
-    sides, codes, reach, tile, lane, live, size, lo_end, hi_end,
+def row_scale(scales, tile, row, live, SIZE: tl.constexpr, TWO: tl.constexpr):
+    """Both scales of a row of tiles whose blocks have 64 to 256 elements."""
+    return at(scales, tile[:, None].to(tl.int64) * (512 // SIZE) + row * 64 // SIZE, live[:, None], TWO)
+
+
+@triton.jit
+def write_rows(
+    sides, codes, scales, out, word, base, tile, plane, live, there, weight, lo_end, hi_end,
+    KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
+    COUNT: tl.constexpr, NB: tl.constexpr, PLANES: tl.constexpr, ROWS: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    """The ROWS rows that PLANES planes hold, from `plane` on."""
+    TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
+    totals = ()
+    for _ in tl.static_range(ROWS):
+        totals = totals + (tl.zeros([NB, 64], tl.float32),)
+    for i in tl.static_range(COUNT):
+        words = ()
+        for j in tl.static_range(PLANES):
+            here = codes[i].to(tl.pointer_type(tl.int32)) + word + (plane + j) * 16
+            words = words + (tl.load(here, mask=live[:, None], other=0),)
+        more = ()
+        for k in tl.static_range(ROWS):
+            if ALONE:
+                a, b = row_scale(sides[i], tile, plane * ROWS + k, live, SIZE, TWO)
+            else:
+                a, b = scales[2 * i], scales[2 * i + 1]
+            more = more + (totals[k] + values(words, a, b, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, k, NB),)
+        totals = more
+    for k in tl.static_range(ROWS):
+        tl.store(out + base + (plane * ROWS + k) * 64, totals[k] * weight, mask=there)
+
+
+@triton.jit
+def weighed_last(
+    sides, codes, out, reach, tile, lane, live, size, weight, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
     SIZE: tl.constexpr, COUNT: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
-    """The sums of COUNT payloads, and whether all scales are such that the weight may come last."""
+    """Write the mean where all scales are such that the weight may come last; returns whether they are, as 0 or 1."""
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
-    rows = ()
-    for _ in tl.static_range(8):
-        rows = rows + (tl.zeros([NB, 64], tl.float32),)
+    ALONE: tl.constexpr = (MODE == FUSED) & (SIZE < 512)  # a tile has several scales
+    word = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
+    base = tile[:, None].to(tl.int64) * 512 + lane
+    scales = ()
     fine = live[:, None] | True
     for i in tl.static_range(COUNT):
-        here = codes[i].to(tl.pointer_type(tl.int32)) + at
-        words = ()
-        for j in tl.static_range(WIDTH):
-            words = words + (tl.load(here + j * 16, mask=live[:, None], other=0),)
-        a, b = rows[0], rows[0]
-        if MODE != FUSED and NORM != NONE:
-            a, b = of_tiles(sides[i], reach, tile, live, size, MODE, SIZE, TWO)
+        if ALONE:
+            for block in tl.static_range(512 // SIZE):
+                a, b = row_scale(sides[i], tile, block * (SIZE // 64), live, SIZE, TWO)
+                fine = fine & careless(a) & careless(b)
+        else:
+            if MODE == FUSED:
+                a, b = inside(sides[i], tile, lane, live, 0, SIZE, TWO)
+            else:
+                a, b = of_tiles(sides[i], reach, tile, live, size, MODE, SIZE, TWO)
             fine = fine & careless(a) & careless(b)
-        more = ()
-        for r in tl.static_range(8):
-            if MODE == FUSED and NORM != NONE:
-                a, b = inside(sides[i], tile, lane, live, r, SIZE, TWO)
-                if r * 64 % SIZE == 0:  # the first row of a block
-                    fine = fine & careless(a) & careless(b)
-            more = more + (rows[r] + values(words, a, b, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r, NB),)
-        rows = more
-    return rows, tl.min(fine.to(tl.int32))
+            scales = scales + (a, b)
+    all_fine = tl.min(fine.to(tl.int32))
+    there = ((live[:, None] & (lane < 64)).to(tl.int32) * all_fine) != 0
+    if 8 % WIDTH == 0:
+        for plane in range(WIDTH):
+            write_rows(
+                sides, codes, scales, out, word, base, tile, plane, live, there, weight, lo_end, hi_end,
+                KIND, NORM, LEVELS, WIDTH, SIZE, COUNT, NB, 1, 8 // WIDTH, ALONE,
+            )  # fmt: skip
+    else:
+        write_rows(
+            sides, codes, scales, out, word, base, tile, 0, live, there, weight, lo_end, hi_end,
+            KIND, NORM, LEVELS, WIDTH, SIZE, COUNT, NB, WIDTH, 8, ALONE,
+        )  # fmt: skip
+    return all_fine
 
 
 @Ready
@@ -172,16 +196,10 @@ def mean(
     if MODE == RAGGED:
         begin, end, done = reached(reach, tile, live)
     if done:
-        rows, fine = totals(
-            sides, codes, reach, tile, lane, live, size, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT,
-            NB,
+        fine = weighed_last(
+            sides, codes, out, reach, tile, lane, live, size, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE,
+            SIZE, COUNT, NB,
         )  # fmt: skip
-        weighted = ()
-        for r in tl.static_range(8):
-            weighted = weighted + (rows[r] * weight,)
-        base = tile[:, None].to(tl.int64) * 512 + lane
-        there = (live[:, None] & (lane < 64)).to(tl.int32) * fine
-        write(out, weighted, base, 64, there != 0, n, True)
         done = fine == 1
     if not done:
         added(

@@ -14,6 +14,7 @@ from thinwire.kernels.spec import ROWS, TILE, Blocks, Kind, Norm, Quant
 FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
 SEGMENT = 1 << 16
+HALF_EXPONENTS = 30  # of 16-bit floats
 LIGHTEST = 2.0**-10  # weight that is multiplied in last
 
 
@@ -75,6 +76,8 @@ def constant(blocks: Blocks) -> int:
 def weighs_last(quant: Quant, how: int, blocks: Blocks, weight: float, count: int) -> bool:
     """Whether `gpu/mean.py` is for these payloads."""
     known = quant.kind is not Kind.NATURAL and quant.norm is not Norm.NONE
+    if quant.kind is Kind.DITHER:
+        known = quant.levels <= HALF_EXPONENTS
     in_rows = how in (WHOLE, RAGGED) or (how == FUSED and blocks.size >= TILE // ROWS)
     return known and in_rows and count > 1 and math.frexp(weight)[0] == 0.5 and LIGHTEST <= weight <= 1
 

@@ -67,6 +67,11 @@ def chunks_of(n: int, chunk: int = 0) -> int:
     return aligned(((max(n, 1) - 1) >> (chunk or SMALLEST_CHUNK.value)) + 1, 4)
 
 
+def joiners(n: int, each: int) -> int:
+    """Programs that join or split `n` symbols."""
+    return max(1, triton.cdiv(n, (8 if each == 8 else 4) * rans_join.BLOCK))
+
+
 def aligned(n: int, to: int) -> int:
     """`n`, rounded up.
 
@@ -147,9 +152,7 @@ def encode(
     coded = symbols
     if each > 1:
         coded = torch.empty(m, dtype=torch.uint8, device=symbols.device)
-        rans_join.join[(triton.cdiv(m, rans_join.BLOCK),)](
-            symbols, n, coded, bad, width, each, rans_join.BLOCK, **MORE_WARPS
-        )
+        rans_join.join[(joiners(n, each),)](symbols, n, coded, bad, width, each, rans_join.BLOCK, **WARPS)
     if wide <= 4:
         programs = triton.cdiv(m, rans_model.FLUSHED.value)
         rans_model.count_few[(programs,)](coded, m, room.zeroed, 1 << wide, **WARPS)
@@ -220,9 +223,7 @@ def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Te
     rans_pop.pop_chunks[(min(fewer, CHUNKS) // 4,)](data, *second, *behind, *how, **WARPS)
     rans_pop.put_rares[(min(most, COUNTERS),)](plans, counts, places, rares, out, joined, PICKED, **MORE_WARPS)
     if each > 1:
-        rans_join.split[(triton.cdiv(joined.numel(), rans_join.BLOCK),)](
-            joined, n, plans, out, faults, width, each, rans_join.BLOCK, **MORE_WARPS
-        )
+        rans_join.split[(joiners(n, each),)](joined, n, plans, out, faults, width, each, rans_join.BLOCK, **WARPS)
     rans_pop.unpack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](data, n, plans, out, width, **ONE_WARP)
     return faults
 
