@@ -13,41 +13,88 @@ from thinwire.kernels.gpu.elements import (
     RANGE,
     SIDES,
     SIGNED,
+    UNIT,
     UNSIGNED,
     factors,
     number,
     value,
 )
 from thinwire.kernels.gpu.ready import Ready
-from thinwire.kernels.gpu.tiles import field, load, so_far, write
+from thinwire.kernels.gpu.tiles import (
+    EACH_BYTE,
+    SIGN_BIT,
+    chosen,
+    field,
+    fields,
+    lanes,
+    load,
+    load_words,
+    so_far,
+    turn,
+    write,
+)
 
 MOST = 8  # payloads in one pass
 
 
 @triton.jit
-def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
-            WIDTH: tl.constexpr, R: tl.constexpr):  # fmt: skip
-    """The values of row R, times the weight."""
+def two_values(bit, a, lo, step, weight, KIND: tl.constexpr, NORM: tl.constexpr):
+    """What fields of one bit decode to, given as the sign bits of `bit`, times the weight."""
+    if (NORM == RANGE) | (NORM == SIDES) | (NORM == UNIT):
+        return tl.where(bit < 0, (lo + step if KIND == UNSIGNED else step) * weight, lo * weight)
+    else:  # plus or minus the scale, whose sign bit is the opposite of the field
+        flip = tl.where(
+            (a == 0) & (KIND == UNSIGNED), 0, -2147483648
+        )  # there are no two zeros where levels are added
+        low = ((0.0 - a if KIND == UNSIGNED else -a) * weight).to(tl.int32, bitcast=True)
+        return ((bit & flip) ^ low).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def powers(f, step, LEVELS: tl.constexpr, WIDTH: tl.constexpr, NB: tl.constexpr):
+    """Codes of natural dithering, m with a sign: 2^(m - LEVELS) times the step, and 0 where m is.
+
+    The byte of a code begins a 16-bit float, 2^(m - 15). Zero times an infinite step must be zero: then the power
+    becomes so large that a finite step makes it infinite.
+    """
+    below = (f >> (WIDTH - 1)) & EACH_BYTE  # 1 where the code is negative
+    m = (f ^ (below * ((1 << WIDTH) - 1))) + below
+    half = chosen((below << 7) | (m << 2), 0, 1, NB).to(tl.int16).to(tl.float16, bitcast=True)
+    endless = step == float("inf")
+    up = tl.where(endless, 2.0**100, 2.0 ** (15 - LEVELS))
+    return (half.to(tl.float32) * up) * tl.where(endless, 2.0**100, step)
+
+
+@triton.jit
+def decoded(words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
+            WIDTH: tl.constexpr, R: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):  # fmt: skip
+    """The values of row R, times the weight.
+
+    `words` are planes, of full tiles as words that four lanes share: what can be done to four fields at a time is
+    done to the word, and then one instruction makes each byte the lowest of a float.
+    """
     if KIND == NATURAL:
-        return value(planes[R] & 255, (planes[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
+        return value(words[R] & 255, (words[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
     else:
         _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-        bits = field(planes, R, WIDTH)
-        if KIND == SIGNED:
-            return (number(bits, WIDTH, True) * step) * weight
-        elif (KIND == UNSIGNED) & (WIDTH > 1):
-            return (lo + number(bits, WIDTH, False) * step) * weight
-        elif WIDTH == 1:  # one of two values
-            zero = tl.zeros_like(step).to(tl.int32)
-            low, high = value(zero, zero, lo, step, KIND, LEVELS), value(zero + 1, zero, lo, step, KIND, LEVELS)
-            return tl.where((bits & 1) != 0, high * weight, low * weight)
+        if WIDTH == 1:
+            bit = lanes(words[0], NB) << (31 - R - 8 * turn(NB)) if FULL else words[0] << (31 - R)
+            return two_values(bit, sa, lo, step, weight, KIND, NORM)
+        elif (KIND == DITHER) & FULL & (LEVELS <= 15):
+            return powers(fields(words, R, WIDTH), step, LEVELS, WIDTH, NB) * weight
         elif KIND == DITHER:
             HALF: tl.constexpr = 1 << (WIDTH - 1)
+            bits = chosen(fields(words, R, WIDTH), 0, 0, NB) if FULL else field(words, R, WIDTH)
             code = ((bits & ((1 << WIDTH) - 1)) ^ HALF) - HALF
             return value(code, code, lo, step, KIND, LEVELS) * weight
         else:
-            code = bits & ((1 << WIDTH) - 1)
-            return value(code, code, lo, step, KIND, LEVELS) * weight
+            OFF: tl.constexpr = (1 << (WIDTH - 1)) if KIND == SIGNED else 0
+            if FULL:
+                flipped = fields(words, R, WIDTH) ^ ((OFF * EACH_BYTE ^ SIGN_BIT) - SIGN_BIT)
+                v = chosen(flipped, 0x4B000000, 0, NB).to(tl.float32, bitcast=True) - (8388608.0 + OFF)
+            else:
+                v = number(field(words, R, WIDTH), WIDTH, KIND == SIGNED)
+            return (v * step if KIND == SIGNED else lo + v * step) * weight
 
 
 @triton.jit
@@ -58,7 +105,10 @@ def add_one(
 ):  # fmt: skip
     """The rows with one payload added."""
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    planes = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
+    if FULL and KIND != NATURAL:
+        words = load_words(codes, tile, live, WIDTH)
+    else:
+        words = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
     a, b = rows[0], rows[0]
     if BY_TILE:
         a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
@@ -70,7 +120,9 @@ def add_one(
             sa, sb = inside(scales, tile, lane, live, r, SIZE, TWO)
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
-        out = out + (rows[r] + decoded(planes, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r),)
+        out = out + (
+            rows[r] + decoded(words, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r, FULL, NB),
+        )
     return out
 
 

@@ -6,16 +6,14 @@ Every operation is one float32 rounding, in the order of `kernels/reference.py`.
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
+from thinwire.kernels.gpu.tiles import INTERPRETED
 from thinwire.kernels.spec import Kind, Norm
 
 SIGNED, UNSIGNED, SIGN, DITHER, NATURAL, PAIR = (tl.constexpr(int(kind)) for kind in Kind)
 MAX, L2, MEAN, RANGE, UNIT, NONE, SIDES, CLIPPED = (tl.constexpr(int(norm)) for norm in Norm)
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no assembly
 WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every float is a whole number
 ONE_STEP = tl.constexpr(1073741824.0)  # 2^30
 

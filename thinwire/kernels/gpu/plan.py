@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import NamedTuple
 
@@ -14,8 +13,6 @@ from thinwire.kernels.spec import ROWS, TILE, Blocks, Kind, Norm, Quant
 FUSED, EQUAL, RAGGED, WHOLE = 0, 1, 2, 3  # see gpu/blocks.py
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # blocks whose scales are found in the pass that encodes
 SEGMENT = 1 << 16
-HALF_EXPONENTS = 30  # of 16-bit floats
-LIGHTEST = 2.0**-10  # weight that is multiplied in last
 
 
 class Part(NamedTuple):
@@ -71,15 +68,6 @@ def constant(blocks: Blocks) -> int:
     """The size of blocks where it is a constant of the compiled pass: division by a power of two is a shift."""
     size = blocks.size
     return size if size and size & (size - 1) == 0 else 0
-
-
-def weighs_last(quant: Quant, how: int, blocks: Blocks, weight: float, count: int) -> bool:
-    """Whether `gpu/mean.py` is for these payloads."""
-    known = quant.kind is not Kind.NATURAL and quant.norm is not Norm.NONE
-    if quant.kind is Kind.DITHER:
-        known = quant.levels <= HALF_EXPONENTS
-    in_rows = how in (WHOLE, RAGGED) or (how == FUSED and blocks.size >= TILE // ROWS)
-    return known and in_rows and count > 1 and math.frexp(weight)[0] == 0.5 and LIGHTEST <= weight <= 1
 
 
 def noisy(quant: Quant) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.base import Kernels
-from thinwire.kernels.gpu import checks, decode, encode, launch, mean, passes, plan, sums
+from thinwire.kernels.gpu import checks, decode, encode, launch, passes, plan, sums
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Blocks, Quant
 
@@ -212,23 +212,8 @@ class GpuKernels(Kernels):
                     "num_warps": launch.WARPS if part.full else 1,
                     **launch.PRECISE,
                 }
-                if fresh and part.full and plan.weighs_last(quant, how, blocks, weight, count):
-                    where = (blocks.n, part.tiles, blocks.size)
-                    mean.mean[(part.grid,)](*every, out, *found, *where, weight, quant.lo, quant.hi, **constants)
-                else:
-                    where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size)
-                    decode.decode[(part.grid,)](
-                        *every,
-                        out,
-                        *found,
-                        *where,
-                        weight,
-                        quant.lo,
-                        quant.hi,
-                        FRESH=fresh,
-                        FULL=part.full,
-                        **constants,
-                    )
+                where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size, weight, quant.lo, quant.hi)
+                decode.decode[(part.grid,)](*every, out, *found, *where, FRESH=fresh, FULL=part.full, **constants)
 
     def _each(self, kernel: Any, n: int, width: int, source: Tensor, out: Tensor) -> None:
         with launch.on(source):
