@@ -200,7 +200,7 @@ class GpuKernels(Kernels):
             for part, how in plan.passes(quant, blocks, launch.NB):
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
                 found = (out, out) if table is None else (table.starts, table.reach)
-                constants = {
+                constants: dict[str, Any] = {
                     "KIND": int(quant.kind),
                     "NORM": int(quant.norm),
                     "LEVELS": quant.levels,
@@ -212,6 +212,8 @@ class GpuKernels(Kernels):
                     "num_warps": launch.WARPS if part.full else 1,
                     **launch.PRECISE,
                 }
+                if how != plan.FUSED or blocks.size < plan.TILE:
+                    constants["maxnreg"] = 64  # measured: the compiler's own choice keeps too few threads under way
                 where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size, weight, quant.lo, quant.hi)
                 decode.decode[(part.grid,)](*every, out, *found, *where, FRESH=fresh, FULL=part.full, **constants)
 
