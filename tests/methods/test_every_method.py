@@ -22,6 +22,7 @@ from thinwire.sync import Param
 NAMES = list(METHODS)
 VARIANTS = [
     "atomo:form=entries",
+    "atomo:form=fourier",
     "bf16",
     "choco-sgd:compressor=scaled-sign,copies=true",
     "choco-sgd:topology=(torus:rows=2),eta=0.3,every=2",
@@ -57,6 +58,7 @@ VARIANTS = [
     "qsgd:code=rans",
     "qsgd:levels=4,norm=l2",
     "randomk:feedback=false",
+    "rdme:ratio=0.1,p=uniform",
     "signum:beta=0.99",
     "sketched-sgd:ratio=0.02",
     "sparse-loco:k=32,block=1024",

@@ -1,10 +1,12 @@
 """Lossy maps, one idea per file. `get("qsgd:bits=4")` makes one from its id."""
 
 from thinwire.compressors.atomo import AtomoEntries, AtomoSpectral
+from thinwire.compressors.atomo_fourier import AtomoFourier
 from thinwire.compressors.block import BlockQuantiser
 from thinwire.compressors.block_topk import BlockTopK
 from thinwire.compressors.blockwise8 import Blockwise8
 from thinwire.compressors.cast import Cast
+from thinwire.compressors.centred import Centred, CentredK
 from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.dct_topk import DctTopK
 from thinwire.compressors.dead_zone import DeadZone
@@ -43,11 +45,14 @@ from thinwire.core.registry import Registry
 __all__ = [
     "COMPRESSORS",
     "AtomoEntries",
+    "AtomoFourier",
     "AtomoSpectral",
     "BlockQuantiser",
     "BlockTopK",
     "Blockwise8",
     "Cast",
+    "Centred",
+    "CentredK",
     "Compressor",
     "CountSketch",
     "DctTopK",
@@ -95,10 +100,13 @@ COMPRESSORS: Registry[Compressor] = Registry("compressor", "thinwire.compressors
 
 for _cls in (
     AtomoEntries,
+    AtomoFourier,
     AtomoSpectral,
     BlockTopK,
     Blockwise8,
     Cast,
+    Centred,
+    CentredK,
     CountSketch,
     DctTopK,
     DeadZone,

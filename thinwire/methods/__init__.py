@@ -40,6 +40,7 @@ from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
 from thinwire.methods.r2sp import r2sp
 from thinwire.methods.randomk import randomk
+from thinwire.methods.rdme import rdme
 from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
 from thinwire.methods.sgp import sgp
@@ -98,6 +99,7 @@ __all__ = [
     "qsgd_elias",
     "r2sp",
     "randomk",
+    "rdme",
     "sbc",
     "sgd",
     "sgp",
