@@ -79,6 +79,11 @@ class Server(Exchange):
         """As its rule says."""
         return self.rule is not None and self.rule.bounded
 
+    @property
+    def local_steps(self) -> bool:
+        """As its rule says."""
+        return self.rule is not None and self.rule.local_steps
+
     def check(self, n: int) -> None:
         """What the rule refuses."""
         if self.rule is not None:

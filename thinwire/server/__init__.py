@@ -5,10 +5,10 @@ from thinwire.server.backup import Backup
 from thinwire.server.book import Book
 from thinwire.server.dc_asgd import DcAsgd
 from thinwire.server.r2sp import R2sp
-from thinwire.server.rule import Push, Rule
+from thinwire.server.rule import Push, Rule, Work
 from thinwire.server.ssp import Ssp
 
-__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp"]
+__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp", "Work"]
 
 
 def __dir__() -> list[str]:

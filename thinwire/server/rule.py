@@ -3,6 +3,16 @@
 A worker pushes a gradient and waits for an answer. The rule decides whether the gradient is applied, kept or dropped,
 and whom the server answers now: those go on with the model as it is then. Rules are values; what they remember lies
 in the book.
+
+A rule also has a worker's half, for methods that send something other than the gradient, or do something with the
+answer. What that half remembers is a dict of tensors (`worker`), which belongs to the worker:
+
+    lean     with `local_steps`: the gradient of the worker's own steps, before each of them
+    push     what is sent; by default the gradient
+    sent     what the server decodes, told to rules that say `echoes`
+    pull     the model to go on with; by default the answer
+
+Every one of them works element by element, so that a model that is cut into pieces may be served piece by piece.
 """
 
 from __future__ import annotations
@@ -15,7 +25,18 @@ from thinwire.core.config import Config
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.core.types import Key, State
     from thinwire.server.book import Book
+
+
+class Work(NamedTuple):
+    """What a worker has when it pushes."""
+
+    x: Tensor  # its model
+    gradient: Tensor  # at x
+    lr: Tensor  # of every element, or one for all
+    key: Key  # seed, pushes so far, rank
+    more: dict[str, Tensor]  # by name, the attributes of parameters that the rule `wants`
 
 
 class Push(NamedTuple):
@@ -26,11 +47,11 @@ class Push(NamedTuple):
     clock: int  # how many gradients the worker has pushed before
     seconds: float  # that the worker computed
     lrs: tuple[float, ...]  # of the worker's parameter groups
-    gradient: Tensor
+    gradient: Tensor  # or what else the worker's half pushes
 
 
 class Rule(Config):
-    """Base class. Every method is called by one thread at a time."""
+    """Base class. Every method of the server's half is called by one thread at a time."""
 
     backups: ClassVar[bool] = False
     """Whether the book keeps the model that each worker was sent last."""
@@ -38,6 +59,16 @@ class Rule(Config):
     """Whether a worker asks for its turn before it pushes."""
     bounded: ClassVar[bool] = False
     """Whether `Sync(staleness=s)` bounds how far ahead a worker may be; otherwise it must be None."""
+    local_steps: ClassVar[bool] = False
+    """Whether workers take steps of their own, and push after every `Sync(every=...)` of them."""
+
+    echoes: ClassVar[bool] = False
+    """Whether a worker is told what the server decodes of its push."""
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """Attributes of parameters that `push` needs beside the gradient; the training loop sets them."""
+        return ()
 
     def init(self, workers: int) -> Any:
         """What the rule remembers."""
@@ -61,3 +92,24 @@ class Rule(Config):
 
     def left(self, rank: int, book: Book) -> None:
         """A worker has ended or died; the book no longer counts it."""
+
+    # The worker's half.
+
+    def worker(self, x: Tensor, workers: int) -> State:
+        """What a worker remembers, from the common model on."""
+        return {}
+
+    def lean(self, x: Tensor, gradient: Tensor, state: State) -> Tensor:
+        """The gradient that a worker's own step takes, where it takes some."""
+        return gradient
+
+    def push(self, work: Work, state: State) -> Tensor:
+        """What is sent."""
+        return work.gradient
+
+    def sent(self, decoded: Tensor, state: State) -> None:
+        """Take notice of what the server has received."""
+
+    def pull(self, x: Tensor, answer: Tensor, state: State) -> Tensor:
+        """The model to go on with, given the worker's own and the server's answer."""
+        return answer

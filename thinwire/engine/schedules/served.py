@@ -4,7 +4,8 @@
     server    what the rule of the exchange says (`thinwire.server`); rank 0 serves beside its own training
 
 The server takes the optimizer's step, so that the worker's own changes nothing, unless the server sends no model
-because the worker's is new enough.
+because the worker's is new enough. Where the rule has `local_steps`, workers step by themselves, and
+push after every `Sync(every=...)` steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from thinwire.core.errors import PeerError
 from thinwire.core.types import Context, Key
 from thinwire.engine.events import Ends, StepBegins, StepEnds
+from thinwire.engine.half import Half
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.serving import LAST, READY, Message, Serving, unpacked, wait_until
 from thinwire.exchange.server import SERVER, Server
@@ -39,6 +41,8 @@ class Served(Schedule):
         assert loop.optimizer is not None
         self._rule, self._channel, self._layout = exchange.rule, exchange.channel, loop.layout
         self._memory = self._channel.memory.init(loop.model())
+        self._half = Half(self._rule, loop)
+        self._local = 0  # steps since the last push
         self._beside = loop.transport.beside([(SERVER, rank) for rank in range(1, comm.size)])
         self._version = self._clock = 0
         self._waited, self._begun = 0.0, loop.now()
@@ -55,11 +59,13 @@ class Served(Schedule):
         loop = self.loop
         while not isinstance(await loop.next(StepBegins, Ends), Ends):
             loop.skipping.look()
+            if self._rule.local_steps:
+                await self._step_locally()
+                continue
             if not loop.skipping.broken or loop.skipping.policy != "raise":
                 await self._exchange()
             await loop.next(StepEnds)
-            loop.runner.telemetry.stats.elements += self._layout.numel
-            loop.runner.end_round()
+            self._count()
         await self._end()
 
     async def save(self) -> dict[str, Any]:
@@ -73,32 +79,39 @@ class Served(Schedule):
         mine = {"waited_s": self._waited}
         return mine if self._server is None else {**mine, **self._server.book.report()}
 
+    async def _step_locally(self) -> None:
+        loop = self.loop
+        self._half.lean()
+        await loop.next(StepEnds)
+        self._local += 1
+        if not loop.quiet() and self._local >= loop.method.sync.every:
+            self._local = 0
+            await self._exchange()
+            self._count()
+
+    def _count(self) -> None:
+        self.loop.runner.telemetry.stats.elements += self._layout.numel
+        self.loop.runner.end_round()
+
     async def _exchange(self) -> None:
-        loop, finite = self.loop, not self.loop.skipping.broken
-        comm, groups = loop.runner.comm, cast(Any, loop.optimizer).param_groups
-        now = loop.now()
-        lrs = tuple(float(group["lr"]) for group in groups)
-        message = Message(self._version, self._clock, now - self._begun, finite, lrs)
+        loop, x = self.loop, self.loop.model()
+        finite = bool(x.isfinite().all()) if self._rule.local_steps else not loop.skipping.broken
+        comm, now = loop.runner.comm, loop.now()
+        message = Message(self._version, self._clock, now - self._begun, finite, self._half.lrs)
         ctx = Context(comm, self._layout, Key(loop.runner.seed, self._clock, comm.rank))
-        g = self._gradient() if finite else torch.zeros(self._layout.numel, device=loop.buckets[0].flat.device)
-        payload = self._channel.send(g, self._memory if finite else self._channel.memory.init(g), ctx)
+        v = self._half.push(x, ctx.key) if finite else torch.zeros_like(x)
+        payload = self._channel.send(v, self._memory if finite else self._channel.memory.init(v), ctx)
         assert payload is not None
+        if finite and self._rule.echoes:
+            self._rule.sent(self._channel.encoder.decode(payload, self._layout, key=ctx.key), self._half.state)
         answer = await (self._ask_myself(message, payload.data) if self._server else self._ask(message, payload.data))
         self._clock += 1
         self._begun = loop.now()
         self._waited += self._begun - now
         if answer.model is not None:
             self._version = answer.version
-            loop.set(answer.model.to(g.device))
-            loop.skipping.elsewhere = True
-
-    def _gradient(self) -> Tensor:
-        parts = []
-        for members in self.loop.members:
-            for one in members:
-                grad = one.parameter.grad
-                parts.append(torch.zeros_like(one.parameter) if grad is None else grad.detach())
-        return torch.cat([part.flatten().float() for part in parts])
+            self._half.pull(x, answer.model)
+            loop.skipping.elsewhere = not self._rule.local_steps
 
     async def _ask_myself(self, message: Message, payload: Tensor) -> Answer:
         assert self._server is not None
