@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import endings, on_ranks
-from torch import Tensor
+from torch import Tensor, nn
 
 import thinwire as tw
 
@@ -26,8 +27,18 @@ NAMES = [
     "ssp:staleness=1",
     "ssp:staleness=2,cache=true",
     "r2sp:profile=2",
+    "asylpg:batches=2,updates=10",
+    "asylpg:batches=2,updates=10,ratio=0.5,around=true,accelerated=true",
 ]
 STEPS = 20
+
+
+def evaluated(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
+    """A closure, for methods that compute several gradients of a batch."""
+    optimizer.zero_grad()
+    value = loss(model, batch(step))
+    value.backward()
+    return value
 
 
 def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
@@ -41,7 +52,10 @@ def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
             for step in range(STEPS):
                 if dist.get_rank() == 1:
                     time.sleep(0.01)
-                train(model, optimizer, range(step, step + 1))
+                if name.startswith(("asylpg", "dc-asgd")):
+                    assert optimizer.step(partial(evaluated, model, optimizer, step)) > 0
+                else:
+                    train(model, optimizer, range(step, step + 1))
             stats = wire.stats()
         out.append((before, loss(model, batch(99, 0)).item(), stats))
     return out
@@ -59,6 +73,9 @@ def test_every_rule_trains_and_keeps_its_promise() -> None:
             assert figures["staleness_max"] <= 2 * (2 * 1 + 1)  # each of the others may be s ahead or behind
         elif name.startswith("r2sp"):
             assert figures["staleness_max"] == 2
+        elif name.startswith("asylpg"):
+            assert figures["staleness_max"] < 10  # an epoch's updates
+            assert figures["pushes"] < 3 * STEPS  # the batches of a full gradient are pushed together
 
 
 def in_step() -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ def test_who_is_special() -> None:
         for fact in ("one_piece", "pulls", "asynchronous", "before_step")
     }
     assert held["one_piece"] == held["pulls"] == {"d-admm", "edge-admm"}
-    served = {"asgd", "backup-workers", "dc-asgd", "r2sp", "softsync", "ssp"}
+    served = {"asgd", "asylpg", "backup-workers", "dc-asgd", "r2sp", "softsync", "ssp"}
     assert held["asynchronous"] == {"ad-psgd"} | served
     assert {name for name in METHODS if made(name).bounded} == {"ssp"}
     assert held["before_step"] == {"ad-psgd", "d-psgd"}

@@ -34,6 +34,7 @@ from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.compressors.shrunk import Shrunk
 from thinwire.compressors.sign import Sign
 from thinwire.compressors.sparse_loco import SparseLoco
+from thinwire.compressors.sparse_precision import SparsePrecision
 from thinwire.compressors.strom import Strom
 from thinwire.compressors.terngrad import TernGrad
 from thinwire.compressors.topk import TopK
@@ -81,6 +82,7 @@ __all__ = [
     "Shrunk",
     "Sign",
     "SparseLoco",
+    "SparsePrecision",
     "Strom",
     "TernGrad",
     "TopK",
@@ -134,6 +136,7 @@ for _cls in (
     Shrunk,
     Sign,
     SparseLoco,
+    SparsePrecision,
     Strom,
     TernGrad,
     TopK,

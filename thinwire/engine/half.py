@@ -38,17 +38,37 @@ class Half:
     @torch.no_grad()
     def lean(self) -> None:
         """Set the gradients to those that the worker's own step takes."""
-        g = self._rule.lean(self._loop.model(), self._gradient(), self.state)
+        self._set(self._rule.lean(self._loop.model(), self._gradient(), self.state))
+
+    def _set(self, g: Tensor) -> None:
         for one, part in zip(self._members, g.split([one.item.numel for one in self._members]), strict=True):
             p = one.parameter
             if p.grad is None:
                 p.grad = torch.empty_like(p)
             p.grad.copy_(part.view(p.shape))
 
+    async def again(self, x: Tensor) -> dict[str, Tensor]:
+        """The gradient of this step's batch at another model, where the rule wants it; `x` is this one."""
+        loop, there = self._loop, self._rule.elsewhere(self.state)
+        if there is None:
+            return {}
+        if loop.again is None:
+            raise ValueError(
+                f"{self._rule.id} computes two gradients of a batch; write optimizer.step(closure), "
+                "where closure() sets the gradients to zero, computes the loss, calls backward and returns the loss"
+            )
+        here = self._gradient()
+        loop.set(there)
+        await loop.again()
+        second = self._gradient()
+        loop.set(x)
+        self._set(here)
+        return {"again": second}
+
     @torch.no_grad()
-    def push(self, x: Tensor, key: Key) -> Tensor:
-        """What is sent; `x` is the model."""
-        more = {name: _flat([_attribute(one, name) for one in self._members]) for name in self._rule.wants}
+    def push(self, x: Tensor, key: Key, again: dict[str, Tensor]) -> Tensor | None:
+        """What is sent, or None; `x` is the model."""
+        more = {name: _flat([_attribute(one, name) for one in self._members]) for name in self._rule.wants} | again
         return self._rule.push(Work(x, self._gradient(), self._lr(x), key, more), self.state)
 
     @torch.no_grad()

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
+from thinwire.compressors.identity import Identity
+from thinwire.core.channel import Channel
 from thinwire.core.comm import to_bytes, to_tensor
+from thinwire.core.compressor import scheme
 from thinwire.core.payload import Payload
 from thinwire.core.types import Key
 from thinwire.engine.beside import Beside, BrokenEdge, Spawned
@@ -25,13 +28,13 @@ from thinwire.server.rule import Push
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.channel import Channel
     from thinwire.core.comm import Comm
     from thinwire.core.types import Layout
 
 UP = struct.Struct("<qqdqq")  # tag, clock, seconds, finite, learning rates
 DOWN = struct.Struct("<qq")  # version, whether a model follows
 ALIGNED = 16
+PRECISE = Channel(Identity())  # for what a rule sends up in float32
 READY = torch.zeros(1, dtype=torch.uint8)  # a worker asks for its turn, and a server grants it
 LAST = torch.zeros(0, dtype=torch.uint8)  # a worker's last message
 
@@ -80,6 +83,7 @@ class Serving:
     def __init__(self, book: Book, channel: Channel, layout: Layout, seed: int, beside: Beside) -> None:
         self.book = book
         self._channel, self._layout, self._seed, self._beside = channel, layout, seed, beside
+        self._precise = scheme(PRECISE.encoder, layout)
         self._lock = threading.Lock()
         self.boxes = [beside.box() for _ in range(book.workers)]
         self.edges: dict[int, Spawned] = {}
@@ -103,7 +107,8 @@ class Serving:
     def push(self, rank: int, message: Message, payload: Tensor) -> None:
         """Decode a gradient and let the rule take it; one that is not finite is dropped."""
         key, device = Key(self._seed, message.clock, rank), self.book.x.device
-        x = self._channel.encoder.decode(Payload(payload.to(device)), self._layout, key=key)
+        encoder = PRECISE.encoder if Payload(payload).scheme == self._precise else self._channel.encoder
+        x = encoder.decode(Payload(payload.to(device)), self._layout, key=key)
         push = Push(rank, message.tag, message.clock, message.seconds, message.lrs, x)
         self._do(lambda: self.book.arrived(push, finite=message.finite))
 

@@ -2,6 +2,7 @@
 
 from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.asgd import asgd
+from thinwire.methods.asylpg import asylpg
 from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
@@ -61,6 +62,7 @@ from thinwire.methods.wangni import wangni
 __all__ = [
     "ad_psgd",
     "asgd",
+    "asylpg",
     "atomo",
     "backup_workers",
     "bf16",

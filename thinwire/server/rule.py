@@ -7,10 +7,12 @@ in the book.
 A rule also has a worker's half, for methods that send something other than the gradient, or do something with the
 answer. What that half remembers is a dict of tensors (`worker`), which belongs to the worker:
 
-    lean     with `local_steps`: the gradient of the worker's own steps, before each of them
-    push     what is sent; by default the gradient
-    sent     what the server decodes, told to rules that say `echoes`
-    pull     the model to go on with; by default the answer
+    lean        with `local_steps`: the gradient of the worker's own steps, before each of them
+    elsewhere   another model at which the gradient of the same batch is computed, too
+    push        what is sent; by default the gradient. Without anything to send, the worker goes on as it is
+    precise     whether that goes up in float32, whatever the channel does
+    sent        what the server decodes, told to rules that say `echoes`
+    pull        the model to go on with; by default the answer
 
 Every one of them works element by element, so that a model that is cut into pieces may be served piece by piece.
 """
@@ -36,7 +38,7 @@ class Work(NamedTuple):
     gradient: Tensor  # at x
     lr: Tensor  # of every element, or one for all
     key: Key  # seed, pushes so far, rank
-    more: dict[str, Tensor]  # by name, the attributes of parameters that the rule `wants`
+    more: dict[str, Tensor]  # by name, the attributes of parameters that the rule `wants`; "again": see `elsewhere`
 
 
 class Push(NamedTuple):
@@ -93,6 +95,10 @@ class Rule(Config):
     def left(self, rank: int, book: Book) -> None:
         """A worker has ended or died; the book no longer counts it."""
 
+    def result(self, book: Book) -> Tensor:
+        """The model that training ends with."""
+        return book.x
+
     # The worker's half.
 
     def worker(self, x: Tensor, workers: int) -> State:
@@ -103,9 +109,17 @@ class Rule(Config):
         """The gradient that a worker's own step takes, where it takes some."""
         return gradient
 
-    def push(self, work: Work, state: State) -> Tensor:
-        """What is sent."""
+    def elsewhere(self, state: State) -> Tensor | None:
+        """A model at which the gradient of the batch is needed, too, as `work.more["again"]`."""
+        return None
+
+    def push(self, work: Work, state: State) -> Tensor | None:
+        """What is sent, or None."""
         return work.gradient
+
+    def precise(self, state: State) -> bool:
+        """Whether what `push` has just returned goes up in float32."""
+        return False
 
     def sent(self, decoded: Tensor, state: State) -> None:
         """Take notice of what the server has received."""

@@ -71,10 +71,7 @@ class Worker:
     async def step(self, number: int) -> float:
         """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
         comm, driver = self.runner.comm, self.driver
-        with torch.enable_grad():
-            self.optimizer.zero_grad()
-            loss = self.problem.loss(self.model, self.rank, number)
-            loss.backward()
+        loss = self._gradients(number)
         stragglers, seconds = self.clock.stragglers, self.problem.seconds
         if stragglers is not None:
             seconds *= stragglers.factor(self.rank, number, self.clock.seed)
@@ -88,7 +85,21 @@ class Worker:
             await driver.gradient(place, grad)
         await driver.backward_ends()
         await driver.all_launched()
+
+        async def again() -> None:
+            self._gradients(number)
+            await comm.sleep(seconds)
+
+        driver.loop.again = again
         await driver.step_begins()
         self.optimizer.step()
         await driver.step_ends()
+        return loss
+
+    def _gradients(self, number: int) -> float:
+        """Forward and backward on the batch of a step; returns the loss."""
+        with torch.enable_grad():
+            self.optimizer.zero_grad()
+            loss = self.problem.loss(self.model, self.rank, number)
+            loss.backward()
         return float(loss)

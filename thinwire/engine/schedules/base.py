@@ -14,6 +14,7 @@ class Schedule(ABC):
     """Base class. A schedule is made for one loop, and reads the method's numbers from it."""
 
     hears_gradients = False  # whether it awaits `Gradient`
+    takes_closures = False  # whether the closure of a step is called before `StepBegins`, and may be called again
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

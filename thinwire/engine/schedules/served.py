@@ -19,7 +19,7 @@ from thinwire.core.types import Context, Key
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.half import Half
 from thinwire.engine.schedules.base import Schedule
-from thinwire.engine.serving import LAST, READY, Message, Serving, unpacked, wait_until
+from thinwire.engine.serving import LAST, PRECISE, READY, Message, Serving, unpacked, wait_until
 from thinwire.exchange.server import SERVER, Server
 from thinwire.server.book import Answer, Book, Part
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 @final
 class Served(Schedule):
     """The worker's half; `_server` is there on rank 0 alone."""
+
+    takes_closures = True
 
     def begin(self) -> None:
         """Start the server on rank 0."""
@@ -96,14 +98,20 @@ class Served(Schedule):
     async def _exchange(self) -> None:
         loop, x = self.loop, self.loop.model()
         finite = bool(x.isfinite().all()) if self._rule.local_steps else not loop.skipping.broken
+        again = await self._half.again(x) if finite else {}
+        finite = finite and all(bool(g.isfinite().all()) for g in again.values())
         comm, now = loop.runner.comm, loop.now()
         message = Message(self._version, self._clock, now - self._begun, finite, self._half.lrs)
         ctx = Context(comm, self._layout, Key(loop.runner.seed, self._clock, comm.rank))
-        v = self._half.push(x, ctx.key) if finite else torch.zeros_like(x)
-        payload = self._channel.send(v, self._memory if finite else self._channel.memory.init(v), ctx)
+        v = self._half.push(x, ctx.key, again) if finite else torch.zeros_like(x)
+        if v is None:
+            loop.skipping.elsewhere = True
+            return
+        channel = PRECISE if finite and self._rule.precise(self._half.state) else self._channel
+        payload = channel.send(v, self._memory if finite else channel.memory.init(v), ctx)
         assert payload is not None
         if finite and self._rule.echoes:
-            self._rule.sent(self._channel.encoder.decode(payload, self._layout, key=ctx.key), self._half.state)
+            self._rule.sent(channel.encoder.decode(payload, self._layout, key=ctx.key), self._half.state)
         answer = await (self._ask_myself(message, payload.data) if self._server else self._ask(message, payload.data))
         self._clock += 1
         self._begun = loop.now()
@@ -148,7 +156,7 @@ class Served(Schedule):
         if self._server is not None:
             self._server.leave(SERVER)
             await self._beside.join(list(self._server.edges.values()), self.loop.transport.timeout)
-            self.loop.set(self._server.book.x)
+            self.loop.set(self._rule.result(self._server.book))
         else:
             await self._beside.call(_last)
 
