@@ -55,6 +55,14 @@ def test_diana_reaches_the_minimum_and_its_zeros(momentum: float, steps: int) ->
     assert (first - best).norm() < 1e-5 * best.norm()
 
 
+def test_a_refining_grid_reaches_it_too() -> None:
+    """The inexact proximal gradient method: 6 bits per element, and no scale."""
+    best = optimum()
+    (x, *_) = weights(tw.methods.refining(bits=6, width=32.0, kappa=0.94), 120)
+    assert torch.equal(x != 0, best != 0)
+    assert (x - best).norm() < 1e-3 * best.norm()
+
+
 def test_without_shifts_quantised_gradients_miss_it() -> None:
     best = optimum()
     (x, *_) = weights(tw.methods.qsgd(levels=1, bits=None, block=D, exchange="all-gather"), 150)

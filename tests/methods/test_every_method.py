@@ -59,6 +59,7 @@ VARIANTS = [
     "qsgd:levels=4,norm=l2",
     "randomk:feedback=false",
     "rdme:ratio=0.1,p=uniform",
+    "refining:bits=4,width=8,kappa=0.9",
     "signum:beta=0.99",
     "sketched-sgd:ratio=0.02",
     "sparse-loco:k=32,block=1024",

@@ -27,6 +27,7 @@ from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.quantile8 import Quantile8
 from thinwire.compressors.random_k import RandomK
+from thinwire.compressors.refining import Refining
 from thinwire.compressors.rotated import Rotated
 from thinwire.compressors.sampled_topk import SampledTopK
 from thinwire.compressors.sbc import Sbc
@@ -75,6 +76,7 @@ __all__ = [
     "Qsgd",
     "Quantile8",
     "RandomK",
+    "Refining",
     "Rotated",
     "SampledTopK",
     "Sbc",
@@ -129,6 +131,7 @@ for _cls in (
     Qsgd,
     Quantile8,
     RandomK,
+    Refining,
     Rotated,
     SampledTopK,
     Sbc,

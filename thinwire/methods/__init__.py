@@ -42,6 +42,7 @@ from thinwire.methods.qsgd_elias import qsgd_elias
 from thinwire.methods.r2sp import r2sp
 from thinwire.methods.randomk import randomk
 from thinwire.methods.rdme import rdme
+from thinwire.methods.refining import refining
 from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
 from thinwire.methods.sgp import sgp
@@ -102,6 +103,7 @@ __all__ = [
     "r2sp",
     "randomk",
     "rdme",
+    "refining",
     "sbc",
     "sgd",
     "sgp",
