@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import time
-from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import endings, on_ranks
-from torch import Tensor, nn
+from torch import Tensor
 
 import thinwire as tw
 
@@ -33,14 +32,6 @@ NAMES = [
 STEPS = 20
 
 
-def evaluated(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
-    """A closure, for methods that compute several gradients of a batch."""
-    optimizer.zero_grad()
-    value = loss(model, batch(step))
-    value.backward()
-    return value
-
-
 def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
     """The loss before and after, and the figures."""
     out = []
@@ -52,10 +43,8 @@ def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
             for step in range(STEPS):
                 if dist.get_rank() == 1:
                     time.sleep(0.01)
-                if name.startswith(("asylpg", "dc-asgd")):
-                    assert optimizer.step(partial(evaluated, model, optimizer, step)) > 0
-                else:
-                    train(model, optimizer, range(step, step + 1))
+                closures = name.startswith(("asylpg", "dc-asgd"))
+                train(model, optimizer, range(step, step + 1), closures=closures)
             stats = wire.stats()
         out.append((before, loss(model, batch(99, 0)).item(), stats))
     return out
