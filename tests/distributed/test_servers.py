@@ -26,6 +26,9 @@ NAMES = [
     "ssp:staleness=1",
     "ssp:staleness=2,cache=true",
     "r2sp:profile=2",
+    "consensus-admm:every=2",
+    "async-admm:least=2,tau=3,every=2,compressor=(qsgd:bits=8)",
+    "ad-admm:tau=3,gamma=1,every=2",
 ]
 STEPS = 20
 
@@ -59,6 +62,9 @@ def test_every_rule_trains_and_keeps_its_promise() -> None:
             assert figures["staleness_max"] <= 2 * (2 * 1 + 1)  # each of the others may be s ahead or behind
         elif name.startswith("r2sp"):
             assert figures["staleness_max"] == 2
+        elif "admm" in name:
+            assert figures["pushes"] <= 3 * STEPS / 2
+            assert figures["staleness_max"] <= (2 if "tau=3" in name else 0)
 
 
 def in_step() -> tuple[Tensor, Tensor]:

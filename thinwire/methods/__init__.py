@@ -1,11 +1,14 @@
 """Papers as compositions, one file each."""
 
+from thinwire.methods.ad_admm import ad_admm
 from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.asgd import asgd
+from thinwire.methods.async_admm import async_admm
 from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
 from thinwire.methods.choco_sgd import choco_sgd
+from thinwire.methods.consensus_admm import consensus_admm
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
 from thinwire.methods.dc_asgd import dc_asgd
@@ -58,12 +61,15 @@ from thinwire.methods.topk import topk
 from thinwire.methods.wangni import wangni
 
 __all__ = [
+    "ad_admm",
     "ad_psgd",
     "asgd",
+    "async_admm",
     "atomo",
     "backup_workers",
     "bf16",
     "choco_sgd",
+    "consensus_admm",
     "d_admm",
     "d_psgd",
     "dc_asgd",

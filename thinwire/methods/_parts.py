@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire import compressors
+from thinwire.compressors.identity import Identity
 from thinwire.compressors.shrunk import Shrunk
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
@@ -27,3 +28,15 @@ def contraction(compressor: str | Compressor) -> Compressor:
 def uplink(compressor: str | Compressor, *, feedback: bool) -> Channel:
     """What gradients go through on their way to a server."""
     return Channel(made(compressor), ErrorFeedback() if feedback else NoMemory())
+
+
+def is_exact(compressor: str | Compressor) -> bool:
+    """Whether nothing is lost."""
+    return made(compressor) == Identity()
+
+
+def oldest(name: str, tau: int) -> int:
+    """The age that a report may reach before it is waited for."""
+    if tau < 1:
+        raise ValueError(f"{name}(tau={tau}): write tau=1 to wait for all workers in every round, or more")
+    return tau - 1

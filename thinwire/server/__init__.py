@@ -1,5 +1,6 @@
 """Rules of a parameter server: when a gradient is used, and when its sender goes on."""
 
+from thinwire.server.admm import ConsensusAdmm
 from thinwire.server.asgd import Asgd, Softsync
 from thinwire.server.backup import Backup
 from thinwire.server.book import Book
@@ -8,7 +9,7 @@ from thinwire.server.r2sp import R2sp
 from thinwire.server.rule import Push, Rule, Work
 from thinwire.server.ssp import Ssp
 
-__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp", "Work"]
+__all__ = ["Asgd", "Backup", "Book", "ConsensusAdmm", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp", "Work"]
 
 
 def __dir__() -> list[str]:

@@ -42,7 +42,7 @@ class Book:
     def __init__(
         self, rule: Rule, x: Tensor, parts: Sequence[Part], like: Optimizer, workers: int, now: Now, bound: int | None
     ) -> None:
-        self.x = x.detach().clone().float()
+        self.x = x.detach().clone()
         self.rule, self.workers, self.now, self.bound = rule, workers, now, bound
         self.version = 0  # updates so far
         self.alive = set(range(workers))
@@ -53,7 +53,7 @@ class Book:
         self.grants: dict[int, float] = {}
         self.pushes = self.used = self.dropped = 0
         self.staleness: Counter[int] = Counter()
-        self._views, self._optimizer = _mirror(self.x, parts, like)
+        self._views, self._optimizer = _mirror(self.x, parts, like, steps=rule.steps)
         self._group = {start: part.group for part, (_, start) in zip(parts, self._views, strict=True)}
 
     @property
@@ -82,14 +82,24 @@ class Book:
                 for push in some[1:]:
                     gradient += push.gradient
                 gradient /= len(some)
+        assert self._optimizer is not None
         for group, lr in zip(self._optimizer.param_groups, some[-1].lrs, strict=True):
             group["lr"] = scale * lr
         for p, start in self._views:
             p.grad = gradient[start : start + p.numel()].view(p.shape)
         self._optimizer.step()
-        for push in some:
+        self._updated(some)
+
+    @torch.no_grad()
+    def replace(self, x: Tensor, pushes: Sequence[Push]) -> None:
+        """Set the model to one that the rule has made of these pushes, without the optimizer."""
+        self.x.copy_(x)
+        self._updated(pushes)
+
+    def _updated(self, pushes: Sequence[Push]) -> None:
+        for push in pushes:
             self.staleness[self.version - push.tag] += 1
-        self.used += len(some)
+        self.used += len(pushes)
         self.version += 1
 
     def drop(self, push: Push) -> None:
@@ -133,8 +143,10 @@ class Book:
         }
 
 
-def _mirror(x: Tensor, parts: Sequence[Part], like: Optimizer) -> tuple[list[tuple[nn.Parameter, int]], Optimizer]:
-    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them."""
+def _mirror(
+    x: Tensor, parts: Sequence[Part], like: Optimizer, *, steps: bool
+) -> tuple[list[tuple[nn.Parameter, int]], Optimizer | None]:
+    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them where it `steps`."""
     views, groups, start = [], [[] for _ in like.param_groups], 0  # type: ignore[var-annotated]
     for shape, group in parts:
         size = torch.Size(shape).numel()
@@ -142,6 +154,8 @@ def _mirror(x: Tensor, parts: Sequence[Part], like: Optimizer) -> tuple[list[tup
         views.append((p, start))
         groups[group].append(p)
         start += size
+    if not steps:
+        return views, None
     settings = [
         {**{name: value for name, value in group.items() if name != "params"}, "params": mine}
         for group, mine in zip(like.param_groups, groups, strict=True)

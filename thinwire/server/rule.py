@@ -59,6 +59,8 @@ class Rule(Config):
     """Whether a worker asks for its turn before it pushes."""
     bounded: ClassVar[bool] = False
     """Whether `Sync(staleness=s)` bounds how far ahead a worker may be; otherwise it must be None."""
+    steps: ClassVar[bool] = True
+    """Whether the server takes steps of the workers' optimizer; otherwise the rule makes the model itself."""
     local_steps: ClassVar[bool] = False
     """Whether workers take steps of their own, and push after every `Sync(every=...)` of them."""
 
