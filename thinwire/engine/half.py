@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 from torch import Tensor
 
+from thinwire.server.keys import Keyed
 from thinwire.server.rule import Work
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ class Half:
             p.grad.copy_(part.view(p.shape))
 
     @torch.no_grad()
-    def push(self, x: Tensor, key: Key) -> Tensor:
-        """What is sent; `x` is the model."""
+    def push(self, x: Tensor, key: Key, *, finite: bool = True) -> Tensor | Keyed:
+        """What is sent; `x` is the model. Without a `finite` gradient that is nothing, in the same form."""
+        if not finite:
+            nothing = torch.zeros_like(x)
+            return Keyed(nothing[:0].long(), nothing[None, :0]) if self._rule.sparse else nothing
         more = {name: _flat([_attribute(one, name) for one in self._members]) for name in self._rule.wants}
         return self._rule.push(Work(x, self._gradient(), self._lr(x), key, more), self.state)
 

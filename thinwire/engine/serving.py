@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 
 from thinwire.core.comm import to_bytes, to_tensor
-from thinwire.core.payload import Payload
 from thinwire.core.types import Key
 from thinwire.engine.beside import Beside, BrokenEdge, Spawned
 from thinwire.exchange.server import SERVER
 from thinwire.server.book import Answer, Book
-from thinwire.server.rule import Push
+from thinwire.server.downlink import Downlink
+from thinwire.server.rule import Push, Rule
+from thinwire.server.uplink import Uplink
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Layout
 
 UP = struct.Struct("<qqdqq")  # tag, clock, seconds, finite, learning rates
-DOWN = struct.Struct("<qq")  # version, whether a model follows
+DOWN = struct.Struct("<qq")  # version, what follows
 ALIGNED = 16
 READY = torch.zeros(1, dtype=torch.uint8)  # a worker asks for its turn, and a server grants it
 LAST = torch.zeros(0, dtype=torch.uint8)  # a worker's last message
@@ -61,16 +62,23 @@ def read(data: Tensor) -> tuple[Message, Tensor]:
     return Message(tag, clock, seconds, bool(finite), lrs), data[-(-end // ALIGNED) * ALIGNED :]
 
 
-def packed(answer: Answer) -> Tensor:
+def packed(answer: Answer, down: Downlink) -> Tensor:
     """What a worker is sent."""
-    head = to_tensor(DOWN.pack(answer.version, answer.model is not None))
-    return head if answer.model is None else torch.cat((head, answer.model.cpu().view(torch.uint8)))
+    if answer.model is None:
+        return to_tensor(DOWN.pack(answer.version, 0))
+    what, body = down.pack(answer.model)
+    return torch.cat((to_tensor(DOWN.pack(answer.version, what)), body))
 
 
-def unpacked(data: Tensor) -> Answer:
+def unpacked(data: Tensor, down: Downlink) -> Answer:
     """The same again."""
-    version, follows = DOWN.unpack(to_bytes(data[: DOWN.size]))
-    return Answer(version, data[DOWN.size :].clone().view(torch.float32) if follows else None)
+    version, what = DOWN.unpack(to_bytes(data[: DOWN.size]))
+    return Answer(version, down.unpack(what, data[DOWN.size :]) if what else None)
+
+
+def downlink(rule: Rule, x: Tensor) -> Downlink:
+    """One end of the way to a worker."""
+    return Downlink(x, changes=rule.sparse, cached=rule.caches_keys)
 
 
 @final
@@ -79,7 +87,9 @@ class Serving:
 
     def __init__(self, book: Book, channel: Channel, layout: Layout, seed: int, beside: Beside) -> None:
         self.book = book
-        self._channel, self._layout, self._seed, self._beside = channel, layout, seed, beside
+        self._seed, self._beside = seed, beside
+        self._up = [Uplink(book.rule, channel, layout, book.x) for _ in range(book.workers)]
+        self._down = [downlink(book.rule, book.x) for _ in range(book.workers)]
         self._lock = threading.Lock()
         self.boxes = [beside.box() for _ in range(book.workers)]
         self.edges: dict[int, Spawned] = {}
@@ -103,8 +113,8 @@ class Serving:
     def push(self, rank: int, message: Message, payload: Tensor) -> None:
         """Decode a gradient and let the rule take it; one that is not finite is dropped."""
         key, device = Key(self._seed, message.clock, rank), self.book.x.device
-        x = self._channel.encoder.decode(Payload(payload.to(device)), self._layout, key=key)
-        push = Push(rank, message.tag, message.clock, message.seconds, message.lrs, x)
+        x, keys = self._up[rank].decode(payload.to(device), key)
+        push = Push(rank, message.tag, message.clock, message.seconds, message.lrs, x, keys)
         self._do(lambda: self.book.arrived(push, finite=message.finite))
 
     def leave(self, rank: int) -> None:
@@ -130,7 +140,7 @@ class Serving:
                     await there.post(1, READY)
                 else:
                     self.push(peer, *read(data))
-                    await there.post(1, packed(await self.boxes[peer].take()))
+                    await there.post(1, packed(await self.boxes[peer].take(), self._down[peer]))
         except BrokenEdge:
             pass  # it is gone, and the others go on
         self.leave(peer)

@@ -123,6 +123,12 @@ class Book:
             lr = push.lrs[self._group[start]]
             x[start : start + p.numel()].sub_(push.gradient[start : start + p.numel()], alpha=lr)
 
+    def lr(self, push: Push) -> Tensor:
+        """The learning rate of every element, or one for all."""
+        if len(set(push.lrs)) == 1:
+            return self.x.new_tensor(push.lrs[0])
+        return torch.cat([self.x.new_full((p.numel(),), push.lrs[self._group[start]]) for p, start in self._views])
+
     def leave(self, rank: int) -> None:
         """A worker has ended or died."""
         self.alive.discard(rank)
@@ -140,6 +146,7 @@ class Book:
             "staleness_mean": mean,
             "staleness_max": max(stale, default=0),
             **{f"staleness_{age}": count for age, count in sorted(stale.items())},
+            **self.rule.figures(self),
         }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.types import Key, State
     from thinwire.server.book import Book
+    from thinwire.server.keys import Keyed
 
 
 class Work(NamedTuple):
@@ -47,7 +48,8 @@ class Push(NamedTuple):
     clock: int  # how many gradients the worker has pushed before
     seconds: float  # that the worker computed
     lrs: tuple[float, ...]  # of the worker's parameter groups
-    gradient: Tensor  # or what else the worker's half pushes
+    gradient: Tensor  # or what else the worker's half pushes; several vectors are rows
+    keys: Tensor | None = None  # which elements were sent, where the others are zero
 
 
 class Rule(Config):
@@ -66,6 +68,14 @@ class Rule(Config):
 
     echoes: ClassVar[bool] = False
     """Whether a worker is told what the server decodes of its push."""
+
+    sparse: ClassVar[bool] = False
+    """Whether `push` sends some elements only, as `Keyed`; answers then hold what has changed since the last one."""
+
+    @property
+    def caches_keys(self) -> bool:
+        """Whether a list of keys that was sent before is sent as its checksum."""
+        return True
 
     @property
     def wants(self) -> tuple[str, ...]:
@@ -92,6 +102,10 @@ class Rule(Config):
         """A worker asks for its turn."""
         book.grant(rank)
 
+    def figures(self, book: Book) -> dict[str, float]:
+        """Further figures for `stats()` of a server."""
+        return {}
+
     def left(self, rank: int, book: Book) -> None:
         """A worker has ended or died; the book no longer counts it."""
 
@@ -105,7 +119,11 @@ class Rule(Config):
         """The gradient that a worker's own step takes, where it takes some."""
         return gradient
 
-    def push(self, work: Work, state: State) -> Tensor:
+    def places(self, key: Key, n: int) -> Tensor | None:
+        """Of n elements, those that `push` with this key sends unless it says otherwise; they need not be named."""
+        return None
+
+    def push(self, work: Work, state: State) -> Tensor | Keyed:
         """What is sent."""
         return work.gradient
 

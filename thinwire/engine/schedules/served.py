@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast, final
 
-import torch
-
 from thinwire.core.errors import PeerError
 from thinwire.core.types import Context, Key
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.half import Half
 from thinwire.engine.schedules.base import Schedule
-from thinwire.engine.serving import LAST, READY, Message, Serving, unpacked, wait_until
+from thinwire.engine.serving import LAST, READY, Message, Serving, downlink, unpacked, wait_until
 from thinwire.exchange.server import SERVER, Server
 from thinwire.server.book import Answer, Book, Part
+from thinwire.server.uplink import Uplink
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +39,9 @@ class Served(Schedule):
         assert exchange.rule is not None
         assert loop.optimizer is not None
         self._rule, self._channel, self._layout = exchange.rule, exchange.channel, loop.layout
-        self._memory = self._channel.memory.init(loop.model())
         self._half = Half(self._rule, loop)
+        self._up = Uplink(self._rule, self._channel, self._layout, loop.model())
+        self._down = downlink(self._rule, loop.model())
         self._local = 0  # steps since the last push
         self._beside = loop.transport.beside([(SERVER, rank) for rank in range(1, comm.size)])
         self._version = self._clock = 0
@@ -99,12 +99,10 @@ class Served(Schedule):
         comm, now = loop.runner.comm, loop.now()
         message = Message(self._version, self._clock, now - self._begun, finite, self._half.lrs)
         ctx = Context(comm, self._layout, Key(loop.runner.seed, self._clock, comm.rank))
-        v = self._half.push(x, ctx.key) if finite else torch.zeros_like(x)
-        payload = self._channel.send(v, self._memory if finite else self._channel.memory.init(v), ctx)
-        assert payload is not None
+        sent = self._up.encode(self._half.push(x, ctx.key, finite=finite), ctx, finite=finite)
         if finite and self._rule.echoes:
-            self._rule.sent(self._channel.encoder.decode(payload, self._layout, key=ctx.key), self._half.state)
-        answer = await (self._ask_myself(message, payload.data) if self._server else self._ask(message, payload.data))
+            self._rule.sent(self._up.decoded(sent, ctx.key), self._half.state)
+        answer = await (self._ask_myself(message, sent.data) if self._server else self._ask(message, sent.data))
         self._clock += 1
         self._begun = loop.now()
         self._waited += self._begun - now
@@ -137,7 +135,7 @@ class Served(Schedule):
                 await there.post(0, READY)
                 await there.recv(0)
             await there.post(0, message.pack(payload))
-            return unpacked((await there.recv(0))[1])
+            return unpacked((await there.recv(0))[1], self._down)
 
         try:
             return await self._beside.call(ask)
