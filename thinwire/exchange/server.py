@@ -48,6 +48,11 @@ class Server(Exchange):
             return
         if not isinstance(self.rule, Rule):
             raise TypeError(f"Server(rule=...) takes a rule; write rule=thinwire.server.Asgd(), not {self.rule!r}")
+        if self.rule.sparse and self.channel.memory.remembers:
+            raise ValueError(
+                f"{self.rule.id} sends other elements in every push, and {self.channel.memory!r} remembers whole "
+                f"vectors; write Server(Channel({self.channel.compressor!r}), {self.rule!r}), with no memory"
+            )
         if self.channel.memory.skips or self.channel.memory.receiver_slots():
             raise ValueError(
                 f"{self.channel.memory!r} needs a receiver that has heard every message of every worker; "

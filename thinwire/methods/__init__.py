@@ -52,6 +52,7 @@ from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
 from thinwire.methods.softsync import softsync
 from thinwire.methods.sparse_loco import sparse_loco
+from thinwire.methods.spy import spy
 from thinwire.methods.srq import srq
 from thinwire.methods.ssp import ssp
 from thinwire.methods.strom import strom
@@ -113,6 +114,7 @@ __all__ = [
     "slaq",
     "softsync",
     "sparse_loco",
+    "spy",
     "srq",
     "ssp",
     "strom",

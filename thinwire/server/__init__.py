@@ -7,9 +7,23 @@ from thinwire.server.book import Book
 from thinwire.server.dc_asgd import DcAsgd
 from thinwire.server.r2sp import R2sp
 from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.spy import Spy
 from thinwire.server.ssp import Ssp
 
-__all__ = ["Asgd", "Backup", "Book", "ConsensusAdmm", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp", "Work"]
+__all__ = [
+    "Asgd",
+    "Backup",
+    "Book",
+    "ConsensusAdmm",
+    "DcAsgd",
+    "Push",
+    "R2sp",
+    "Rule",
+    "Softsync",
+    "Spy",
+    "Ssp",
+    "Work",
+]
 
 
 def __dir__() -> list[str]:
