@@ -10,7 +10,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batch, equal_everywhere, flat, loss, net, said, train
+from logistic import L1, logistic, optimum
+from nets import Point, batch, equal_everywhere, flat, loss, net, said, train
 from ranks import endings, on_ranks
 from torch import Tensor
 
@@ -29,6 +30,8 @@ NAMES = [
     "consensus-admm:every=2",
     "async-admm:least=2,tau=3,every=2,compressor=(qsgd:bits=8)",
     "ad-admm:tau=3,gamma=1,every=2",
+    "spy:p=0.5,l1=0.0001,compressor=(qsgd:bits=8)",
+    "dbpg:blocks=2,tau=2,l1=0.0001,kkt=0.0001,significant=0.001",
 ]
 STEPS = 20
 
@@ -65,6 +68,34 @@ def test_every_rule_trains_and_keeps_its_promise() -> None:
         elif "admm" in name:
             assert figures["pushes"] <= 3 * STEPS / 2
             assert figures["staleness_max"] <= (2 if "tau=3" in name else 0)
+        elif name.startswith("dbpg"):
+            assert figures["in_flight_max"] <= 2 + 1
+
+
+def sparse(tau: int) -> tuple[float, dict[str, float]]:
+    """What is left of the objective of a sparse logistic regression."""
+    problem, rank = logistic(3, 20), dist.get_rank()
+    model = Point(20)
+    optimizer = torch.optim.SGD(model.parameters(), lr=problem.eta)
+    method = tw.methods.dbpg(l1=L1, blocks=2, tau=tau, kkt=0.5 * L1)
+    with tw.attach(model, optimizer, method, min_size=0) as wire:
+        for _ in range(60):
+            optimizer.zero_grad()
+            problem.loss(model.x, rank).backward()
+            optimizer.step()
+        stats = wire.stats()
+    return problem.objective(model.x.detach()) - problem.objective(optimum(3, 20)), stats
+
+
+def sparse_twice() -> list[tuple[float, dict[str, float]]]:
+    return [sparse(tau) for tau in (0, 4)]
+
+
+def test_a_sparse_regression_finds_the_optimum_with_and_without_delay() -> None:
+    for tau, (excess, figures) in zip((0, 4), on_ranks(sparse_twice, 3)[0], strict=True):
+        assert abs(excess) < 1e-4
+        assert figures["in_flight_max"] <= tau + 1
+        assert figures["staleness_max"] <= tau
 
 
 def in_step() -> tuple[Tensor, Tensor]:

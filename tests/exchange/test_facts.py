@@ -68,9 +68,9 @@ def test_who_is_special() -> None:
     }
     assert held["one_piece"] == held["pulls"] == {"d-admm", "edge-admm"}
     admms = {"ad-admm", "async-admm", "consensus-admm"}
-    served = {"asgd", "backup-workers", "dc-asgd", "r2sp", "softsync", "spy", "ssp"} | admms
+    served = {"asgd", "backup-workers", "dbpg", "dc-asgd", "r2sp", "softsync", "spy", "ssp"} | admms
     assert held["asynchronous"] == {"ad-psgd"} | served
-    assert {name for name in METHODS if made(name).bounded} == {"ssp"} | admms
+    assert {name for name in METHODS if made(name).bounded} == {"dbpg", "ssp"} | admms
     assert {name for name in METHODS if made(name).local_steps} == admms
     assert held["before_step"] == {"ad-psgd", "d-psgd"}
     assert not made("sgd").measurable

@@ -11,6 +11,7 @@ from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.consensus_admm import consensus_admm
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
+from thinwire.methods.dbpg import dbpg
 from thinwire.methods.dc_asgd import dc_asgd
 from thinwire.methods.dcd_psgd import dcd_psgd
 from thinwire.methods.deepsqueeze import deepsqueeze
@@ -73,6 +74,7 @@ __all__ = [
     "consensus_admm",
     "d_admm",
     "d_psgd",
+    "dbpg",
     "dc_asgd",
     "dcd_psgd",
     "deepsqueeze",

@@ -4,6 +4,7 @@ from thinwire.server.admm import ConsensusAdmm
 from thinwire.server.asgd import Asgd, Softsync
 from thinwire.server.backup import Backup
 from thinwire.server.book import Book
+from thinwire.server.dbpg import Dbpg
 from thinwire.server.dc_asgd import DcAsgd
 from thinwire.server.r2sp import R2sp
 from thinwire.server.rule import Push, Rule, Work
@@ -15,6 +16,7 @@ __all__ = [
     "Backup",
     "Book",
     "ConsensusAdmm",
+    "Dbpg",
     "DcAsgd",
     "Push",
     "R2sp",
