@@ -147,6 +147,11 @@ class Wire:
         """The method in use."""
         return self._runner.method
 
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains: not if it only serves (`servers=2`), and then `detach` serves till the end."""
+        return self._driver.schedule.trains
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes in the block only accumulate; the next one outside it exchanges the sum.

@@ -25,6 +25,7 @@ class Push(NamedTuple):
     tag: int  # version of the model that it was computed with
     clock: int  # how many gradients the worker has pushed before
     seconds: float  # that the worker computed
+    samples: float  # that the gradient is the mean over, or 0 where the worker has not said
     lrs: tuple[float, ...]  # of the worker's parameter groups
     gradient: Tensor
 
@@ -60,4 +61,8 @@ class Rule(Config):
         book.grant(rank)
 
     def left(self, rank: int, book: Book) -> None:
-        """A worker has ended or died; the book no longer counts it."""
+        """A worker has ended, died or paused; the book no longer counts it."""
+
+    def share(self, rank: int, book: Book) -> float:
+        """What a worker's batch should be, as a multiple of the mean batch."""
+        return 1.0

@@ -21,6 +21,11 @@ class Schedule(ABC):
     def begin(self) -> None:  # noqa: B027  (gradients need no preparation)
         """Prepare to train: all replicas are equal now, and memories are as `init` left them."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains; a rank may only serve."""
+        return True
+
     @abstractmethod
     async def run(self) -> None:
         """The life of the worker; it starts anew after `load` and after an error."""

@@ -1,59 +1,86 @@
-"""Served: a worker of a parameter server. It pushes its gradient, and goes on with the model that it is sent.
+"""Served: a worker of parameter servers. It pushes its gradient, and goes on with the model that it is sent.
 
-    worker    C(g) to rank 0, with the version of the model that g was computed with; then x = what comes back
-    server    what the rule of the exchange says (`thinwire.server`); rank 0 serves beside its own training
+    worker    C(g) of each shard to its server, with the version of the shard that g was computed with; then
+              x = what comes back from all of them
+    server    what the rule of the exchange says (`thinwire.server`), beside this rank's own training or alone
 
-The server takes the optimizer's step, so that the worker's own changes nothing, unless the server sends no model
-because the worker's is new enough.
+The servers take the optimizer's step, so that the worker's own changes nothing, but for shards of which it is sent no
+model because its own is new enough.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
-from thinwire.core.errors import PeerError
 from thinwire.core.types import Context, Key
+from thinwire.engine.asking import Asking
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
-from thinwire.engine.serving import LAST, READY, Message, Serving, unpacked, wait_until
-from thinwire.exchange.server import SERVER, Server
-from thinwire.server.book import Answer, Book, Part
+from thinwire.engine.serving import Serving
+from thinwire.exchange.server import Server
+from thinwire.server.book import Book, Part
+from thinwire.server.down import Receiver, Sender
+from thinwire.server.shards import Shard, cut
+from thinwire.server.words import Message, Reply
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.comm import Comm
-
 
 @final
 class Served(Schedule):
-    """The worker's half; `_server` is there on rank 0 alone."""
+    """The worker's half; `_server` is there on ranks that serve."""
 
     def begin(self) -> None:
-        """Start the server on rank 0."""
+        """Start the server of this rank's shard, if it has one."""
         loop, comm = self.loop, self.loop.runner.comm
         exchange = cast(Server, loop.method.exchange)
         assert exchange.rule is not None
-        assert loop.optimizer is not None
+        serving = exchange.serving(comm.size)
         self._rule, self._channel, self._layout = exchange.rule, exchange.channel, loop.layout
-        self._memory = self._channel.memory.init(loop.model())
-        self._beside = loop.transport.beside([(SERVER, rank) for rank in range(1, comm.size)])
-        self._version = self._clock = 0
+        self._shards = cut(self._layout, serving)
+        self._workers = exchange.workers(comm.size)
+        self._trains = comm.rank < self._workers
+        x, seed = loop.model(), loop.runner.seed
+        self._memory = [self._channel.memory.init(shard.take(x)) for shard in self._shards]
+        self._heard = [
+            Receiver(exchange.down, shard.layout, shard.take(x), seed=seed, rank=comm.rank, shard=shard.number)
+            for shard in self._shards
+        ]
+        edges = [(shard.rank, rank) for shard in self._shards for rank in range(comm.size) if rank != shard.rank]
+        self._beside = loop.transport.beside(edges)
+        self._versions, self._clock = [0] * len(self._shards), 0
+        self._samples, self._share = 0.0, 1.0
         self._waited, self._begun = 0.0, loop.now()
         self._server: Serving | None = None
-        if comm.rank == SERVER:
-            parts = [Part(item.shape, item.group) for bucket in loop.buckets for item in bucket.items]
-            x, bound = loop.model(), loop.method.sync.staleness
-            book = Book(self._rule, x, parts, loop.optimizer, comm.size, loop.now, bound)
-            self._server = Serving(book, self._channel, self._layout, loop.runner.seed, self._beside)
-            self._server.start()
+        for shard in self._shards:
+            if shard.rank == comm.rank:
+                mine, number = shard.take(x), shard.number
+                down = Sender(exchange.down, shard.layout, mine, self._workers, comm=comm, seed=seed, shard=number)
+                self._server = Serving(
+                    self._book(shard, x, down), shard, self._channel, seed, self._beside, comm.size
+                )
+                self._server.start()
+        self._asking = Asking(self._shards, self._server, self._beside, loop.transport, comm.rank)
+        self._beside.farewell = self._end
+
+    @property
+    def trains(self) -> bool:
+        """Whether this rank has a worker."""
+        return self._trains
 
     async def run(self) -> None:
         """Push, pull, step."""
         loop = self.loop
         while not isinstance(await loop.next(StepBegins, Ends), Ends):
+            if not self._trains:
+                raise ValueError(
+                    f"rank {loop.runner.comm.rank} only serves, and does not train; write `if wire.trains:` before "
+                    "the training loop, and wire.detach() after it, which serves until all workers have ended"
+                )
             loop.skipping.look()
             if not loop.skipping.broken or loop.skipping.policy != "raise":
                 await self._exchange()
@@ -62,35 +89,58 @@ class Served(Schedule):
             loop.runner.end_round()
         await self._end()
 
-    async def save(self) -> dict[str, Any]:
-        """Refuse: at no time between steps do all ranks have a common state."""
-        raise ValueError(
-            "a server without rounds has no checkpoint; write torch.save(model.state_dict(), ...) on rank 0"
-        )
-
     def report(self) -> dict[str, float]:
-        """Seconds spent waiting for answers; on rank 0 the server's figures."""
+        """Seconds spent waiting for answers; where this rank serves, the figures of its shard."""
         mine = {"waited_s": self._waited}
-        return mine if self._server is None else {**mine, **self._server.book.report()}
+        if self._server is None:
+            return mine
+        return {**mine, "shard": self._server.shard.number, **self._server.book.report()}
+
+    def batch(self, samples: int) -> int:
+        """How many samples to take where workers take so many on average; the next gradient is their mean."""
+        self._samples = max(1, round(samples * self._share))
+        return int(self._samples)
 
     async def _exchange(self) -> None:
         loop, finite = self.loop, not self.loop.skipping.broken
-        comm, groups = loop.runner.comm, cast(Any, loop.optimizer).param_groups
         now = loop.now()
-        lrs = tuple(float(group["lr"]) for group in groups)
-        message = Message(self._version, self._clock, now - self._begun, finite, lrs)
-        ctx = Context(comm, self._layout, Key(loop.runner.seed, self._clock, comm.rank))
         g = self._gradient() if finite else torch.zeros(self._layout.numel, device=loop.buckets[0].flat.device)
-        payload = self._channel.send(g, self._memory if finite else self._channel.memory.init(g), ctx)
-        assert payload is not None
-        answer = await (self._ask_myself(message, payload.data) if self._server else self._ask(message, payload.data))
+        messages = self._messages(g, now - self._begun, finite=finite)
+        if self._rule.turns:
+            await self._asking.turn()
+        answers = await self._asking.push(messages)
         self._clock += 1
+        self._samples = 0.0
         self._begun = loop.now()
         self._waited += self._begun - now
-        if answer.model is not None:
-            self._version = answer.version
-            loop.set(answer.model.to(g.device))
-            loop.skipping.elsewhere = True
+        self._take(answers, g.device)
+
+    def _messages(self, g: Tensor, seconds: float, *, finite: bool) -> dict[int, tuple[Message, Tensor]]:
+        """What each server is sent."""
+        loop, comm = self.loop, self.loop.runner.comm
+        lrs = tuple(float(group["lr"]) for group in cast(Any, loop.optimizer).param_groups)
+        messages = {}
+        for shard in self._shards:
+            message = Message(self._versions[shard.number], self._clock, seconds, self._samples, finite, lrs)
+            ctx = Context(comm, shard.layout, Key(loop.runner.seed, self._clock, comm.rank, shard.number))
+            part = shard.take(g)
+            memory = self._memory[shard.number] if finite else self._channel.memory.init(part)
+            payload = self._channel.send(part, memory, ctx)
+            assert payload is not None
+            messages[shard.number] = (message, payload.data)
+        return messages
+
+    def _take(self, answers: Mapping[int, Reply], device: torch.device) -> None:
+        """Go on with what the servers have sent; where one has sent nothing, with a step of this rank's optimizer."""
+        self._share = answers[0].share
+        x, members = self.loop.model(), [one for some in self.loop.members for one in some]
+        for shard in self._shards:
+            answer = answers[shard.number]
+            if answer.data is not None:
+                self._versions[shard.number] = answer.version
+                shard.put(self._heard[shard.number].take(answer.data, device), x)
+                self.loop.skipping.elsewhere |= {id(members[t].parameter) for t in shard.tensors}
+        self.loop.set(x)
 
     def _gradient(self) -> Tensor:
         parts = []
@@ -100,46 +150,20 @@ class Served(Schedule):
                 parts.append(torch.zeros_like(one.parameter) if grad is None else grad.detach())
         return torch.cat([part.flatten().float() for part in parts])
 
-    async def _ask_myself(self, message: Message, payload: Tensor) -> Answer:
-        assert self._server is not None
-        box = self._server.boxes[SERVER]
-        self._server.raise_if_failed()
-        if self._rule.turns:
-            self._server.ready(SERVER)
-            await self._sleep_until(await box.take())
-        self._server.push(SERVER, message, payload)
-        answer: Answer = await box.take()
-        return answer
-
-    async def _sleep_until(self, when: float) -> None:
-        async def sleep(comm: Comm) -> None:
-            await wait_until(comm, self._beside, when)
-
-        await self.loop.transport.launch(sleep)
-
-    async def _ask(self, message: Message, payload: Tensor) -> Answer:
-        async def ask(comm: Comm) -> Answer:
-            there = comm.sub((SERVER, comm.rank))
-            if self._rule.turns:
-                await there.post(0, READY)
-                await there.recv(0)
-            await there.post(0, message.pack(payload))
-            return unpacked((await there.recv(0))[1])
-
-        try:
-            return await self._beside.call(ask)
-        except RuntimeError as error:
-            raise PeerError(f"the server on rank {SERVER} is lost: {error}", (SERVER,)) from error
+    def _book(self, shard: Shard, x: Tensor, down: Sender) -> Book:
+        loop = self.loop
+        assert loop.optimizer is not None
+        items = [item for bucket in loop.buckets for item in bucket.items]
+        parts = [Part(items[t].name, items[t].shape, items[t].group) for t in shard.tensors]
+        bound = loop.method.sync.staleness
+        return Book(self._rule, shard.take(x), parts, loop.optimizer, self._workers, loop.now, bound, down)
 
     async def _end(self) -> None:
-        if self._server is not None:
-            self._server.leave(SERVER)
-            await self._beside.join(list(self._server.edges.values()), self.loop.transport.timeout)
-            self.loop.set(self._server.book.x)
-        else:
-            await self._beside.call(_last)
-
-
-async def _last(comm: Comm) -> None:
-    """Returns when the server has it, so that nothing is left on the way."""
-    await comm.sub((SERVER, comm.rank)).send(0, LAST)
+        """Wait until all workers have ended, and take the model that they leave."""
+        answers = await self._asking.end()
+        x = self.loop.model()
+        for shard in self._shards:
+            data = answers[shard.number].data
+            assert data is not None
+            shard.put(data.view(torch.float32).to(x.device), x)
+        self.loop.set(x)
