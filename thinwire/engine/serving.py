@@ -139,7 +139,7 @@ class Serving:
                 ended = is_word(data, LAST)
                 if ended:
                     self.leave(peer)
-                    await there.post(1, (await answer()).pack())
+                    await there.send(1, (await answer()).pack())  # this process may end right after
                 elif is_word(data, READY):
                     self.ready(peer)
                     await wait_until(there, self._beside, await answer())
