@@ -127,7 +127,9 @@ class Server(Exchange):
         return AllReduce()
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
-        """The memory of the way down lies where the mean is made."""
+        """The memory of the way down lies where the mean is made; with a rule both are kept beside the book."""
+        if self.rule is not None:
+            return {}
         found = super().slots(layout, comm)
         return found if comm.rank == SERVER else {k: v for k, v in found.items() if not k.startswith("down.send.")}
 

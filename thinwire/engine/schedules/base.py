@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thinwire.engine.checkpoint import Restored
     from thinwire.engine.loop import Loop
 
 
@@ -36,6 +37,13 @@ class Schedule(ABC):
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
         """Take up what `save` returned, after the memories and `extra` have been restored."""
+
+    async def adopt(self, found: Restored) -> None:  # noqa: B027  (most find what they need in `load`)
+        """Take up what concerns several ranks, after `load`; every rank calls it."""
+
+    def batch(self, samples: int) -> int:
+        """How many samples to take where workers take so many on average."""
+        return samples
 
     def report(self) -> dict[str, float]:
         """Further figures for `Wire.stats`."""

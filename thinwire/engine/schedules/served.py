@@ -17,9 +17,11 @@ import torch
 
 from thinwire.core.types import Context, Key
 from thinwire.engine.asking import Asking
+from thinwire.engine.checkpoint import Restored, agreed
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.serving import Serving
+from thinwire.engine.shelf import ENTRY, Whole, checked, mean_memory, put_together, vector
 from thinwire.exchange.server import Server
 from thinwire.server.book import Book, Part
 from thinwire.server.down import Receiver, Sender
@@ -89,6 +91,29 @@ class Served(Schedule):
             loop.runner.end_round()
         await self._end()
 
+    async def save(self) -> dict[str, Any]:
+        """Wait until nobody trains; what this rank's worker and its server then have."""
+        if self._trains:
+            await self._asking.pause()
+            server = None if self._server is None else self._server.saved
+            return {ENTRY: {"worker": self._kept(), "server": server}}
+        return {ENTRY: {"worker": None, "server": None if self._server is None else await self._server.still()}}
+
+    async def adopt(self, found: Restored) -> None:
+        """Take up this rank's worker and server, or on another number of ranks what all servers had."""
+        runner, states = self.loop.runner, found.everybody
+        await agreed(runner, lambda: checked(states, self._layout))
+        if not found.resized:
+            self._resume(found.own[ENTRY])
+        else:
+            whole = await agreed(runner, lambda: put_together(states, self._layout))
+            for shard, memory in zip(self._shards, self._memory, strict=True):
+                if not found.fresh:
+                    mean_memory(states, shard, self._channel.memory.slots(), memory)
+            self._start_from(whole)
+        self._begun = self.loop.now()
+        await agreed(runner, lambda: None)  # nobody pushes before all servers have their books
+
     def report(self) -> dict[str, float]:
         """Seconds spent waiting for answers; where this rank serves, the figures of its shard."""
         mine = {"waited_s": self._waited}
@@ -157,6 +182,48 @@ class Served(Schedule):
         parts = [Part(items[t].name, items[t].shape, items[t].group) for t in shard.tensors]
         bound = loop.method.sync.staleness
         return Book(self._rule, shard.take(x), parts, loop.optimizer, self._workers, loop.now, bound, down)
+
+    def _kept(self) -> dict[str, Any]:
+        """What a checkpoint needs of the worker."""
+        model = dict(zip(self._layout.names, self.loop.model().split(list(self._layout.sizes)), strict=True))
+        return {
+            "model": {name: x.clone() for name, x in model.items()},
+            "names": [list(shard.layout.names) for shard in self._shards],
+            "sizes": [list(shard.layout.sizes) for shard in self._shards],
+            "memory": [{name: t.clone() for name, t in memory.items()} for memory in self._memory],
+            "down": [[one.heard, None if one.has is None else one.has.clone()] for one in self._heard],
+            "versions": list(self._versions),
+            "clock": self._clock,
+            "share": self._share,
+        }
+
+    def _resume(self, entry: Mapping[str, Any]) -> None:
+        """Go on as the same rank."""
+        if self._server is not None:
+            self._server.book.load(entry["server"])
+        worker = entry["worker"]
+        if worker is None:
+            return
+        self._versions, self._clock, self._share = list(worker["versions"]), worker["clock"], worker["share"]
+        for memory, saved in zip(self._memory, worker["memory"], strict=True):
+            for name, t in saved.items():
+                memory[name].copy_(t)
+        for one, (heard, has) in zip(self._heard, worker["down"], strict=True):
+            one.heard = heard
+            if one.has is not None:
+                one.has.copy_(has)
+        self.loop.set(vector(worker["model"], self._layout.names))
+
+    def _start_from(self, whole: Whole) -> None:
+        """Begin with a model that all have."""
+        x = vector(whole.x, self._layout.names).to(self.loop.model().device)
+        self._versions, self._clock = [whole.version] * len(self._shards), whole.clock
+        for shard, one in zip(self._shards, self._heard, strict=True):
+            if one.has is not None:
+                one.has.copy_(shard.take(x))
+        if self._server is not None:
+            self._server.book.adopt(whole.x, whole.optimizer, whole.version, whole.clock)
+        self.loop.set(x)
 
     async def _end(self) -> None:
         """Wait until all workers have ended, and take the model that they leave."""
