@@ -127,9 +127,7 @@ class Server(Exchange):
         return AllReduce()
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
-        """The memory of the way down lies where the mean is made; with a rule both are kept beside the book."""
-        if self.rule is not None:
-            return {}
+        """The memory of the way down lies where the mean is made."""
         found = super().slots(layout, comm)
         return found if comm.rank == SERVER else {k: v for k, v in found.items() if not k.startswith("down.send.")}
 
