@@ -107,6 +107,31 @@ def test_a_server_that_dies_is_named_with_its_shard() -> None:
             assert "PeerError: the server on rank 2 is lost, and with it shard 2 (4.bias, 4.weight" in end.error
 
 
+def hung() -> tuple[str, float, float]:
+    """One of two workers sleeps for longer than the timeout; the other must wait for it until then."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    wire = tw.attach(model, optimizer, tw.method("ssp:staleness=1,servers=1"), min_size=0, timeout=5.0)
+    told, begun = "", time.monotonic()
+    if wire.trains:
+        train(model, optimizer, range(2))
+        if dist.get_rank() == 1:
+            time.sleep(8.0)
+        told = said(lambda: train(model, optimizer, range(2, 8)))
+    took = time.monotonic() - begun
+    if not told:
+        wire.detach()
+    return told, took, wire.stats().get("workers_lost", 0.0)
+
+
+def test_a_worker_that_hangs_is_waited_for_no_longer_than_the_timeout() -> None:
+    (told, took, _), (late, _, _), (_, _, lost) = on_ranks(hung, 3)
+    assert not told
+    assert 4.0 < took < 8.0
+    assert "the server on rank 2 goes on without this rank, which was silent for 8 s" in late
+    assert lost == 1
+
+
 def switched() -> list[bool]:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
@@ -131,6 +156,8 @@ def refused() -> list[str]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     with tw.attach(model, optimizer, tw.method("asgd:servers=1"), min_size=0) as wire:
         told = "" if wire.trains else said(lambda: train(model, optimizer, range(1)))
+        assert wire.batch(64) == 64
+        assert "batch(0): write how many samples" in said(lambda: wire.batch(0))
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     return [
         told,

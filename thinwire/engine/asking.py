@@ -34,6 +34,7 @@ class Asking:
         self._shards, self._own, self._beside, self._transport, self._rank = shards, own, beside, transport, rank
         self._others = [shard for shard in shards if shard.rank != rank]
         self._asked: Shard | None = None  # whose server is being talked to
+        self._heard = transport.now()  # when the servers last answered
 
     async def turn(self) -> None:
         """Wait until it is this worker's turn at every server."""
@@ -109,6 +110,7 @@ class Asking:
                 while is_word(data := (await there.recv(0))[1], BUSY):
                     continue
                 found[shard.number] = data
+            self._heard = self._transport.now()
             return found
 
         return await self._call(hear) if self._others else {}
@@ -120,10 +122,17 @@ class Asking:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> Exception:
-        """Which shard is lost, and with which rank: the others may have ended because of it."""
-        shard = self._asked
+        """Which shard is lost, and with which rank.
+
+        A rank that serves takes its shard with it when it raises, so that all others fail too: the roll is called to
+        find out who was first. Where servers are set apart, they do not end because of each other.
+        """
+        shard, silent = self._asked, self._transport.now() - self._heard
         assert shard is not None
-        missing = getattr(self._transport.explain(error), "ranks", ())
+        if self._own is None and silent > self._transport.timeout:
+            text = f"the server on rank {shard.rank} goes on without this rank, which was silent for {silent:.0f} s"
+            return PeerError(f"{text}; write a longer timeout", (shard.rank,))
+        missing = () if self._own is None else getattr(self._transport.explain(error), "ranks", ())
         shard = next((one for one in self._shards if one.rank in missing), shard)
         text = f"the server on rank {shard.rank} is lost, and with it {shard} of the model: {error}"
         return PeerError(text, (shard.rank,))

@@ -165,6 +165,16 @@ class Wire:
         finally:
             self._quiet -= 1
 
+    def batch(self, samples: int) -> int:
+        """How many samples this rank should take next, where ranks take `samples` on average.
+
+        With `r2sp`, ranks that call it before every step take batches in proportion to their speed, so that all take
+        equally long, and a gradient weighs as much as it has samples. With other methods it is `samples`.
+        """
+        if samples < 1:
+            raise ValueError(f"batch({samples}): write how many samples a rank takes on average, such as batch(64)")
+        return self._driver.schedule.batch(samples)
+
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
