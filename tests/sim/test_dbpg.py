@@ -16,7 +16,7 @@ import thinwire as tw
 from thinwire.core.config import from_json
 from thinwire.core.errors import PayloadError
 from thinwire.server import Dbpg
-from thinwire.server.downlink import CHANGES, WHOLE, Downlink
+from thinwire.server.changes import Changes
 from thinwire.server.keys import HEAD, LISTS, KeyLists
 from thinwire.server.prox import soft
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
@@ -134,13 +134,13 @@ def test_key_lists() -> None:
 
 def test_changes_are_the_model_bit_for_bit() -> None:
     x = torch.randn(40, generator=torch.Generator().manual_seed(0))
-    here, there = (Downlink(torch.zeros(40), changes=True) for _ in range(2))
-    kinds = []
-    for change in (x, x, x.clone().index_fill_(0, torch.tensor([3, 7]), 0.0), x):
-        what, data = here.pack(change)
-        assert torch.equal(there.unpack(what, data), change)
-        kinds.append((what, data.numel()))
-    assert kinds == [(WHOLE, 160), (CHANGES, 16), (CHANGES, 16 + 16 + 8), (CHANGES, 16 + 8)]
+    here, there = (Changes(40) for _ in range(2))
+    sizes = []
+    for change in (x, x, x.clone().index_fill_(0, torch.tensor([3, 7]), 0.0), x, -x):
+        data = here.pack(change)
+        assert torch.equal(there.unpack(data), change)
+        sizes.append(data.numel())
+    assert sizes == [160, 16, 16 + 16 + 8, 16 + 8, 160]  # whole, nothing, with keys, with a checksum of them, whole
 
 
 def test_methods_and_refusals() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from books import answered, make_book
 from nets import Point
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -16,7 +17,6 @@ import thinwire as tw
 from thinwire.core.types import Key
 from thinwire.exchange import Server
 from thinwire.server import Book, Push, Rule, Spy, Work
-from thinwire.server.book import Part
 from thinwire.server.prox import soft
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
 
@@ -47,7 +47,7 @@ def optimum(shares: tuple[float, ...]) -> Tensor:
 def exact(rule: Spy, updates: int) -> tuple[list[float], list[int], Book]:
     """In float64 without a network: distances to the optimum, how many values each push held, and the book."""
     x0, best = torch.zeros(D, dtype=torch.float64), optimum(rule.shares)
-    book = Book(rule, x0, [Part((D,), 0)], SGD([nn.Parameter(x0.clone())], 0.1), N, lambda: 0.0, None)
+    book = make_book(rule, x0, N, 0.1, None)
     states, x = [rule.worker(x0, N) for _ in range(N)], [x0] * N
     due = [1.0, 1.3, 1.9, 3.1]
     errors, sizes = [], []
@@ -60,10 +60,8 @@ def exact(rule: Spy, updates: int) -> tuple[list[float], list[int], Book]:
         keyed = rule.push(work, states[i])
         sizes.append(len(keyed.keys))
         rule.sent(keyed.dense(D), states[i])
-        book.arrived(Push(i, 0, book.clocks[i], 0.0, (GAMMA,), keyed.dense(D), keyed.keys))
-        answer = book.answers.pop(i).model
-        assert answer is not None
-        x[i] = rule.pull(x[i], answer, states[i])
+        book.arrived(Push(i, 0, book.clocks[i], 0.0, 0.0, (GAMMA,), keyed.dense(D), keyed.keys))
+        x[i] = rule.pull(x[i], answered(book.answers.pop(i)), states[i])
         mean = sum(share * state["mine"] for share, state in zip(rule.shares, states, strict=True))
         assert (book.state["xbar"] - mean).abs().max() < 1e-13
         errors.append(float((book.x - best).abs().max()))

@@ -18,6 +18,7 @@ from thinwire.methods.deepsqueeze import deepsqueeze
 from thinwire.methods.demo import demo
 from thinwire.methods.dgc import dgc
 from thinwire.methods.diana import diana
+from thinwire.methods.double_squeeze import double_squeeze
 from thinwire.methods.drive import drive
 from thinwire.methods.ecd_psgd import ecd_psgd
 from thinwire.methods.ecq_sgd import ecq_sgd
@@ -81,6 +82,7 @@ __all__ = [
     "demo",
     "dgc",
     "diana",
+    "double_squeeze",
     "drive",
     "ecd_psgd",
     "ecq_sgd",

@@ -9,7 +9,9 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.gaussian import MATRIX, lost
 from thinwire.core.memory import NoMemory
+from thinwire.exchange.server import Server
 from thinwire.memory import ErrorFeedback
+from thinwire.server.rule import Rule
 
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
@@ -40,3 +42,18 @@ def oldest(name: str, tau: int) -> int:
     if tau < 1:
         raise ValueError(f"{name}(tau={tau}): write tau=1 to wait for all workers in every round, or more")
     return tau - 1
+
+
+def server(
+    rule: Rule,
+    compressor: str | Compressor,
+    feedback: bool = False,
+    down: str | Compressor | None = None,
+    servers: int | None = None,
+) -> Server:
+    """Servers with a rule: gradients go up through `compressor`, models come down in float32 or through `down`.
+
+    What the way down loses is always made up for, by a memory at the server for each worker.
+    """
+    up = uplink(compressor, feedback=feedback)
+    return Server(up, rule, None if down is None else Channel(contraction(down), ErrorFeedback()), servers)

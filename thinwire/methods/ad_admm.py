@@ -26,8 +26,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.core.schedule import Sync
 from thinwire.core.signals import Param
-from thinwire.exchange.server import Server
-from thinwire.methods._parts import is_exact, oldest, uplink
+from thinwire.methods._parts import is_exact, oldest, server
 from thinwire.server.admm import ConsensusAdmm
 
 
@@ -40,6 +39,7 @@ def ad_admm(
     l1: float = 0.0,
     every: int = 10,
     compressor: str | Compressor = "identity",
+    servers: int | None = None,
 ) -> Method:
     """ADMM with a server that waits for some, and duals that do not wait for its answer.
 
@@ -51,10 +51,11 @@ def ad_admm(
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32
+        servers      1: the last rank only serves; None: rank 0 serves beside its training
 
     >>> ad_admm(tau=3, gamma=2.0).id
     'ad-admm:tau=3,gamma=2'
     """
     rule = ConsensusAdmm(rho, least, "report", gamma, l1, not is_exact(compressor))
     sync = Sync(of=Param(), every=every, staleness=oldest("ad_admm", tau))
-    return Method(Server(uplink(compressor, feedback=False), rule), sync)
+    return Method(server(rule, compressor, servers=servers), sync)

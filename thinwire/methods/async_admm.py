@@ -23,8 +23,7 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.core.schedule import Sync
 from thinwire.core.signals import Param
-from thinwire.exchange.server import Server
-from thinwire.methods._parts import is_exact, oldest, uplink
+from thinwire.methods._parts import is_exact, oldest, server
 from thinwire.server.admm import ConsensusAdmm
 
 
@@ -36,6 +35,7 @@ def async_admm(
     l1: float = 0.0,
     every: int = 10,
     compressor: str | Compressor = "identity",
+    servers: int | None = None,
 ) -> Method:
     """ADMM with a server that waits for some.
 
@@ -46,10 +46,11 @@ def async_admm(
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32
+        servers      1: the last rank only serves; None: rank 0 serves beside its training
 
     >>> async_admm(least=2, tau=4).sync.staleness
     3
     """
     rule = ConsensusAdmm(rho, least, l1=l1, differences=not is_exact(compressor))
     sync = Sync(of=Param(), every=every, staleness=oldest("async_admm", tau))
-    return Method(Server(uplink(compressor, feedback=False), rule), sync)
+    return Method(server(rule, compressor, servers=servers), sync)

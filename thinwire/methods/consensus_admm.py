@@ -23,14 +23,17 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.core.schedule import Sync
 from thinwire.core.signals import Param
-from thinwire.exchange.server import Server
-from thinwire.methods._parts import is_exact, uplink
+from thinwire.methods._parts import is_exact, server
 from thinwire.server.admm import ConsensusAdmm
 
 
 @method("consensus-admm")
 def consensus_admm(
-    rho: float = 0.5, l1: float = 0.0, every: int = 10, compressor: str | Compressor = "identity"
+    rho: float = 0.5,
+    l1: float = 0.0,
+    every: int = 10,
+    compressor: str | Compressor = "identity",
+    servers: int | None = None,
 ) -> Method:
     """ADMM with a server that waits for all.
 
@@ -39,9 +42,10 @@ def consensus_admm(
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32
+        servers      1: the last rank only serves; None: rank 0 serves beside its training
 
     >>> consensus_admm(rho=0.1).sync.every
     10
     """
     rule = ConsensusAdmm(rho, l1=l1, differences=not is_exact(compressor))
-    return Method(Server(uplink(compressor, feedback=False), rule), Sync(of=Param(), every=every))
+    return Method(server(rule, compressor, servers=servers), Sync(of=Param(), every=every))

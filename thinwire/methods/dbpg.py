@@ -1,7 +1,7 @@
 """Delayed block proximal gradient: sparse models with an L1 regulariser, on a server that lets workers run ahead.
 
-Sends one block of each gradient to rank 0, less what the filters leave out, through `compressor`, and back what has
-changed of the model. All workers draw the same block R_t for iteration t.
+Sends one block of each shard of a gradient to its server, less what the filters leave out, through `compressor`, and
+back what has changed of the model. All workers draw the same block R_t for iteration t.
 
     worker    g_i on R_t; begins iteration t when all before t - tau are complete
     server    w = soft(w - eta g / h, eta l1 / h) on R_t, with g the mean of all g_i       eta: the learning rate
@@ -25,8 +25,7 @@ from __future__ import annotations
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.core.schedule import Sync
-from thinwire.exchange.server import Server
-from thinwire.methods._parts import uplink
+from thinwire.methods._parts import server
 from thinwire.server.dbpg import Dbpg
 
 
@@ -41,6 +40,7 @@ def dbpg(
     significant: float = 0.0,
     cache_keys: bool = True,
     compressor: str | Compressor = "identity",
+    servers: int | None = None,
 ) -> Method:
     """Proximal gradient steps on one block at a time.
 
@@ -54,9 +54,10 @@ def dbpg(
         cache_keys    whether keys that were sent before are sent as a checksum
         compressor    what the values go through on their way up: an id such as "qsgd:bits=8", or a Compressor of
                       thinwire.compressors; "identity" is float32
+        servers       how many ranks, the last ones, only serve; None: every rank serves a shard beside its training
 
     >>> dbpg(l1=0.01, kkt=0.009, tau=8).sync.staleness
     8
     """
     rule = Dbpg(l1, blocks, curvature, kkt, skip, significant, cache_keys)
-    return Method(Server(uplink(compressor, feedback=False), rule), Sync(staleness=tau))
+    return Method(server(rule, compressor, servers=servers), Sync(staleness=tau))

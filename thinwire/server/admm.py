@@ -55,6 +55,7 @@ class ConsensusAdmm(Rule):
     bounded: ClassVar[bool] = True
     steps: ClassVar[bool] = False
     local_steps: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
     echoes: ClassVar[bool] = True
     rho: float = 0.5
     least: int = 1

@@ -47,6 +47,7 @@ class Push(NamedTuple):
     tag: int  # version of the model that it was computed with
     clock: int  # how many gradients the worker has pushed before
     seconds: float  # that the worker computed
+    samples: float  # that the gradient is the mean over, or 0 where the worker has not said
     lrs: tuple[float, ...]  # of the worker's parameter groups
     gradient: Tensor  # or what else the worker's half pushes; several vectors are rows
     keys: Tensor | None = None  # which elements were sent, where the others are zero
@@ -69,6 +70,8 @@ class Rule(Config):
     echoes: ClassVar[bool] = False
     """Whether a worker is told what the server decodes of its push."""
 
+    whole: ClassVar[bool] = False
+    """Whether one server must keep all of the model, since servers of shards might wait for different workers."""
     sparse: ClassVar[bool] = False
     """Whether `push` sends some elements only, as `Keyed`; answers then hold what has changed since the last one."""
 
@@ -107,7 +110,11 @@ class Rule(Config):
         return {}
 
     def left(self, rank: int, book: Book) -> None:
-        """A worker has ended or died; the book no longer counts it."""
+        """A worker has ended, died or paused; the book no longer counts it."""
+
+    def share(self, rank: int, book: Book) -> float:
+        """What a worker's batch should be, as a multiple of the mean batch."""
+        return 1.0
 
     # The worker's half.
 

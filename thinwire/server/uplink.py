@@ -37,8 +37,12 @@ class Uplink:
 
     def __init__(self, rule: Rule, channel: Channel, layout: Layout, like: Tensor) -> None:
         self._rule, self._channel, self._layout = rule, channel, layout
-        self._memory = channel.memory.init(like)
-        self._lists = KeyLists(cached=rule.caches_keys)
+        self.memory = channel.memory.init(like)
+        self.forget()
+
+    def forget(self) -> None:
+        """Lists of keys are sent anew; both ends must do so."""
+        self._lists = KeyLists(cached=self._rule.caches_keys)
 
     def encode(self, v: Tensor | Keyed, ctx: Context, *, finite: bool = True) -> Sent:
         """The message for `v`; one that is not `finite` leaves the memory alone."""
@@ -50,7 +54,7 @@ class Uplink:
             payload = self._channel.send(flat, {}, Context(ctx.comm, Layout.flat(flat.numel()), ctx.key))
             assert payload is not None
             return Sent(torch.cat((head, payload.data.cpu())), payload, v.keys, len(v.values))
-        payload = self._channel.send(v, self._memory if finite else self._channel.memory.init(v), ctx)
+        payload = self._channel.send(v, self.memory if finite else self._channel.memory.init(v), ctx)
         assert payload is not None
         return Sent(payload.data, payload, None, 1)
 
