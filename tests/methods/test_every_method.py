@@ -36,6 +36,8 @@ VARIANTS = [
     "demo:beta=0.9,k=16,sign=false",
     "dgc:ratio=0.01,nesterov=true,clip=1,warmup=2",
     "diana:levels=4,norm=l2,block=64,alpha=0.125",
+    "asgd:down=(qsgd:bits=8),servers=2",
+    "double-squeeze:compressor=(topk:ratio=0.1)",
     "drive:exchange=scatter-gather",
     "ecd-psgd:topology=hypercube",
     "ecq-sgd:code=huffman",

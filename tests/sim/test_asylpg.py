@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import thinwire as tw
-from thinwire import Key, Layout, PayloadError, methods
+from thinwire import Channel, Key, Layout, PayloadError, methods
 from thinwire.compressors import LowPrecision, SparsePrecision
 from thinwire.engine.loop import Loop
+from thinwire.exchange import Server
 from thinwire.optim import ProximalSGD
 from thinwire.server import AsyLpg
 from thinwire.server.asylpg import HOP, nbytes
 from thinwire.server.precision import FLOAT, delta, error, pack, unpack, width
+from thinwire.server.words import LAST
 from thinwire.sim import Constant, Problem, Simulation, simulate
 
 N, K, B, D, UPDATES = 2, 4, 8, 8, 20
@@ -168,8 +170,8 @@ def test_bytes_are_those_of_the_bits() -> None:
     figures, worker = done.stats[0], done.stats[1]
     assert figures["updates"] == 60
     epochs, inner = 3, 44 - 2 - 3 * K  # the worker ends two batches into the next full gradient
-    assert worker["bytes_sent"] == epochs * FULL_UP + inner * (HEAD_UP + 4 + D)
-    down = figures["bytes_sent"] - (epochs + inner) * HEAD_DOWN
+    assert worker["bytes_sent"] == epochs * FULL_UP + inner * (HEAD_UP + 4 + D) + LAST.numel()
+    down = figures["bytes_sent"] - (epochs + inner) * HEAD_DOWN - (HEAD_DOWN + 4 * D)  # the last model
     assert down == epochs * 4 + epochs * nbytes(D, FLOAT) + (inner - epochs) * nbytes(D, 6)
     assert nbytes(D, 6) == 12 + 8  # 48 bits, padded
 
@@ -213,6 +215,8 @@ def test_a_step_without_a_closure_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_wrong_settings_and_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="write 2 to 24"):
         AsyLpg(bits=1)
+    with pytest.raises(ValueError, match="without down"):
+        Server(rule=AsyLpg(), down=Channel(LowPrecision()))
     with pytest.raises(ValueError, match="mu > 0"):
         AsyLpg(updates=0)
     with pytest.raises(ValueError, match="write bits=8"):

@@ -147,6 +147,11 @@ class Wire:
         """The method in use."""
         return self._runner.method
 
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains: not if it only serves (`servers=2`), and then `detach` serves till the end."""
+        return self._driver.schedule.trains
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes in the block only accumulate; the next one outside it exchanges the sum.
@@ -159,6 +164,16 @@ class Wire:
             yield
         finally:
             self._quiet -= 1
+
+    def batch(self, samples: int) -> int:
+        """How many samples this rank should take next, where ranks take `samples` on average.
+
+        With `r2sp`, ranks that call it before every step take batches in proportion to their speed, so that all take
+        equally long, and a gradient weighs as much as it has samples. With other methods it is `samples`.
+        """
+        if samples < 1:
+            raise ValueError(f"batch({samples}): write how many samples a rank takes on average, such as batch(64)")
+        return self._driver.schedule.batch(samples)
 
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
@@ -226,7 +241,8 @@ class Wire:
     def state_dict(self) -> dict[str, Any]:
         """The memories of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint.
 
-        Where models are exchanged, this rank's model is part of it.
+        Where models are exchanged, this rank's model is part of it. With servers, it waits until all workers that
+        train have called it or have ended, and what a server keeps is part of it.
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
@@ -239,10 +255,12 @@ class Wire:
 
         On another number of ranks, pass the states of all ranks as a list: every rank then takes the mean of the
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
-        every rank starts from the mean of the models, without memories.
+        every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        saved, resized = self._restore(state, on_resize=on_resize)
-        self._driver.load(saved, resized=resized)
+        found = self._restore(state, on_resize=on_resize)
+        self._driver.load(found.own, resized=found.resized)
+        with torch.no_grad():
+            self._transport.run(self._driver.schedule.adopt(found))
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
@@ -326,7 +344,7 @@ class Wire:
     @torch.no_grad()
     def _restore(
         self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize, same: bool = True
-    ) -> tuple[Mapping[str, Any], bool]:
+    ) -> checkpoint.Restored:
         work = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize, same=same)
         return self._transport.run(work)
 

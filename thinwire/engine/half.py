@@ -1,17 +1,19 @@
-"""Half: the worker's half of a server's rule, on the parameters that a worker trains.
+"""Half: the worker's half of a server's rule, on the parameters that a worker trains, shard by shard.
 
 lean    before a step of the worker's own, where the rule has some
-push    what is sent, of the model, its gradient and what else the rule wants
-pull    the answer becomes the model to go on with
+push    what is sent of one shard, of its model, its gradient and what else the rule wants
+pull    answers become the model to go on with
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 from torch import Tensor
 
+from thinwire.server.keys import Keyed
 from thinwire.server.rule import Work
 
 if TYPE_CHECKING:
@@ -19,16 +21,22 @@ if TYPE_CHECKING:
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
     from thinwire.server.rule import Rule
+    from thinwire.server.shards import Shard
 
 
 @final
 class Half:
-    """`state` is what the rule remembers on this worker: plain tensors by name."""
+    """`states` is what the rule remembers on this worker, by shard: plain tensors by name."""
 
-    def __init__(self, rule: Rule, loop: Loop) -> None:
-        self._rule, self._loop = rule, loop
+    def __init__(self, rule: Rule, loop: Loop, shards: Sequence[Shard], workers: int) -> None:
+        self._rule, self._loop, self._shards, self._workers = rule, loop, shards, workers
         self._members = [one for members in loop.members for one in members]
-        self.state: State = rule.worker(loop.model(), loop.runner.comm.size)
+        self.states: list[State] = []
+        self.begin(loop.model())
+
+    def begin(self, x: Tensor) -> None:
+        """Remember nothing but the common model."""
+        self.states = [self._rule.worker(shard.take(x), self._workers) for shard in self._shards]
 
     @property
     def lrs(self) -> tuple[float, ...]:
@@ -38,7 +46,10 @@ class Half:
     @torch.no_grad()
     def lean(self) -> None:
         """Set the gradients to those that the worker's own step takes."""
-        self._set(self._rule.lean(self._loop.model(), self._gradient(), self.state))
+        x, g = self._loop.model(), self._gradient()
+        for shard, state in zip(self._shards, self.states, strict=True):
+            shard.put(self._rule.lean(shard.take(x), shard.take(g), state), g)
+        self._set(g)
 
     def _set(self, g: Tensor) -> None:
         for one, part in zip(self._members, g.split([one.item.numel for one in self._members]), strict=True):
@@ -49,9 +60,12 @@ class Half:
 
     async def again(self, x: Tensor) -> dict[str, Tensor]:
         """The gradient of this step's batch at another model, where the rule wants it; `x` is this one."""
-        loop, there = self._loop, self._rule.elsewhere(self.state)
-        if there is None:
-            return {}
+        loop, there = self._loop, x.clone()
+        for shard, state in zip(self._shards, self.states, strict=True):
+            part = self._rule.elsewhere(state)
+            if part is None:
+                return {}
+            shard.put(part, there)
         if loop.again is None:
             raise ValueError(
                 f"{self._rule.id} computes two gradients of a batch; write optimizer.step(closure), "
@@ -66,15 +80,42 @@ class Half:
         return {"again": second}
 
     @torch.no_grad()
-    def push(self, x: Tensor, key: Key, again: dict[str, Tensor]) -> Tensor | None:
-        """What is sent, or None; `x` is the model."""
-        more = {name: _flat([_attribute(one, name) for one in self._members]) for name in self._rule.wants} | again
-        return self._rule.push(Work(x, self._gradient(), self._lr(x), key, more), self.state)
+    def push(
+        self, x: Tensor, keys: Sequence[Key], again: Mapping[str, Tensor], *, finite: bool = True
+    ) -> list[Tensor | Keyed] | None:
+        """What is sent of each shard, or None; `x` is the model. Without a `finite` gradient it is empty or zero."""
+        if not finite:
+            parts = [torch.zeros_like(shard.take(x)) for shard in self._shards]
+            return [Keyed(one[:0].long(), one[None, :0]) if self._rule.sparse else one for one in parts]
+        g, lr = self._gradient(), self._lr(x)
+        more = {name: _flat([_attribute(one, name) for one in self._members]) for name in self._rule.wants}
+        more |= again
+        pushes: list[Tensor | Keyed] = []
+        for shard, state, key in zip(self._shards, self.states, keys, strict=True):
+            some = {name: shard.take(one) for name, one in more.items()}
+            rate = shard.take(lr) if lr.numel() > 1 else lr
+            v = self._rule.push(Work(shard.take(x), shard.take(g), rate, key, some), state)
+            if v is None:
+                return None
+            pushes.append(v)
+        return pushes
+
+    def precise(self, shard: Shard) -> bool:
+        """Whether what was pushed goes up in float32."""
+        return self._rule.precise(self.states[shard.number])
+
+    def sent(self, shard: Shard, decoded: Tensor) -> None:
+        """Tell the rule what a server decodes."""
+        self._rule.sent(decoded, self.states[shard.number])
 
     @torch.no_grad()
-    def pull(self, x: Tensor, answer: Tensor) -> None:
-        """Set the model."""
-        self._loop.set(self._rule.pull(x, answer.to(x.device), self.state))
+    def pull(self, answers: Mapping[int, Tensor]) -> None:
+        """Set the model, given the answers by shard."""
+        x = self._loop.model()
+        for shard, state in zip(self._shards, self.states, strict=True):
+            if shard.number in answers:
+                shard.put(self._rule.pull(shard.take(x), answers[shard.number], state), x)
+        self._loop.set(x)
 
     def _gradient(self) -> Tensor:
         some = [one.parameter for one in self._members]

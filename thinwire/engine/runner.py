@@ -136,8 +136,9 @@ class Runner:
         return self.round < self.method.sync.warmup
 
     def bucket(self, index: int, parcel: Parcel) -> Bucket:
-        """A bucket with its buffer and state."""
-        compressed = parcel.compressed and self.method.exchange != self.plain
+        """A bucket with its buffer and state; where servers keep the model, their schedule has the memories."""
+        exchange = self.method.exchange
+        compressed = parcel.compressed and exchange != self.plain and not exchange.served
         exchange = self.method.exchange if compressed else self.plain
         sizes = self.method.overlap.sizes(parcel.items[0].device.type)
         return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb)

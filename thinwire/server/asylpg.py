@@ -53,8 +53,8 @@ HOP = 1  # of the noise of models; that of gradients is 0
 class _Epoch:
     number: int = 0
     updates: int | None = None  # in this epoch; None while the full gradient is made
-    asked: set[int] = field(default_factory=set)  # workers whose next push is their part of it
-    waiting: list[int] = field(default_factory=list)  # workers that have sent it
+    asked: dict[int, int] = field(default_factory=dict)  # workers whose next push is a part of it, and of which epoch
+    waiting: list[int] = field(default_factory=list)  # workers that have sent theirs
     parts: dict[int, Tensor] = field(default_factory=dict)  # by worker, the last one
     tensors: dict[str, Tensor] = field(default_factory=dict)  # snapshot, full, total (of all x of the epoch)
 
@@ -65,6 +65,8 @@ class AsyLpg(Rule):
     """`bits` is the lowest precision of a model; None sends float32."""
 
     name: ClassVar[str] = "asylpg"
+    whole: ClassVar[bool] = True
+    words: ClassVar[bool] = True
     bits: int | None = 8
     mu: float = 0.1
     batches: int = 1
@@ -84,18 +86,18 @@ class AsyLpg(Rule):
 
     def init(self, workers: int) -> _Epoch:
         """All workers are at the snapshot."""
-        return _Epoch(asked=set(range(workers)))
+        return _Epoch(asked=dict.fromkeys(range(workers), 0))
 
     def arrived(self, push: Push, book: Book) -> None:
         """Take a part of the full gradient, or a difference."""
         epoch: _Epoch = book.state
-        if push.rank in epoch.asked:
-            epoch.asked.remove(push.rank)
+        part = epoch.asked.pop(push.rank, None)
+        if part is not None and part == epoch.number:
             epoch.parts[push.rank] = push.gradient
-            epoch.waiting.append(push.rank)
             book.used += 1
+            epoch.waiting.append(push.rank)
             self._full(book)
-        elif epoch.updates is None:  # of the epoch before
+        elif part is not None or epoch.updates is None:  # of an epoch before
             book.drop(push)
             self._ask(push.rank, book)
         else:
@@ -112,7 +114,6 @@ class AsyLpg(Rule):
 
     def left(self, rank: int, book: Book) -> None:
         """Its last part stands for its data, so that a worker that ends earlier than others does not move them."""
-        book.state.asked.discard(rank)
         self._full(book)
 
     def result(self, book: Book) -> Tensor:
@@ -120,18 +121,20 @@ class AsyLpg(Rule):
         return self._model(book)
 
     def _full(self, book: Book) -> None:
-        """Begin with the updates once everybody has sent a part."""
+        """Begin with the updates once everybody has sent a part, or take in one of a worker that was paused."""
         epoch: _Epoch = book.state
-        if epoch.updates is not None or not epoch.waiting or epoch.asked & book.alive:
+        if not epoch.waiting or (epoch.updates is None and book.alive - set(epoch.waiting)):
             return
         full = torch.zeros_like(book.x)
         for _, part in sorted(epoch.parts.items()):
             full += part
         snapshot = epoch.tensors.setdefault("snapshot", book.x.clone())
-        epoch.tensors |= {"full": full / len(epoch.parts), "total": torch.zeros_like(snapshot)}
+        epoch.tensors["full"] = full / len(epoch.parts)
+        if epoch.updates is None:
+            epoch.updates, epoch.tensors["total"] = 0, torch.zeros_like(snapshot)
         for rank in epoch.waiting:
             book.answer(rank, model=torch.tensor([float(STAY)]))
-        epoch.updates, epoch.waiting = 0, []
+        epoch.waiting = []
 
     def _update(self, push: Push, book: Book) -> None:
         epoch: _Epoch = book.state
@@ -161,7 +164,7 @@ class AsyLpg(Rule):
     def _ask(self, rank: int, book: Book) -> None:
         """Send the snapshot in float32; the next push is a part of the full gradient."""
         epoch: _Epoch = book.state
-        epoch.asked.add(rank)
+        epoch.asked[rank] = epoch.number
         snapshot = epoch.tensors.get("snapshot", book.x)
         book.answer(rank, model=torch.cat((torch.tensor([float(EPOCH)]), pack(snapshot, FLOAT, Key()))))
 

@@ -9,7 +9,7 @@ answer. What that half remembers is a dict of tensors (`worker`), which belongs 
 
     lean        with `local_steps`: the gradient of the worker's own steps, before each of them
     elsewhere   another model at which the gradient of the same batch is computed, too
-    push        what is sent; by default the gradient. Without anything to send, the worker goes on as it is
+    push        what is sent; by default the gradient. With nothing to send, the worker goes on as it is
     precise     whether that goes up in float32, whatever the channel does
     sent        what the server decodes, told to rules that say `echoes`
     pull        the model to go on with; by default the answer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.types import Key, State
     from thinwire.server.book import Book
+    from thinwire.server.keys import Keyed
 
 
 class Work(NamedTuple):
@@ -48,8 +49,10 @@ class Push(NamedTuple):
     tag: int  # version of the model that it was computed with
     clock: int  # how many gradients the worker has pushed before
     seconds: float  # that the worker computed
+    samples: float  # that the gradient is the mean over, or 0 where the worker has not said
     lrs: tuple[float, ...]  # of the worker's parameter groups
-    gradient: Tensor  # or what else the worker's half pushes
+    gradient: Tensor  # or what else the worker's half pushes; several vectors are rows
+    keys: Tensor | None = None  # which elements were sent, where the others are zero
 
 
 class Rule(Config):
@@ -61,11 +64,25 @@ class Rule(Config):
     """Whether a worker asks for its turn before it pushes."""
     bounded: ClassVar[bool] = False
     """Whether `Sync(staleness=s)` bounds how far ahead a worker may be; otherwise it must be None."""
+    steps: ClassVar[bool] = True
+    """Whether the server takes steps of the workers' optimizer; otherwise the rule makes the model itself."""
     local_steps: ClassVar[bool] = False
     """Whether workers take steps of their own, and push after every `Sync(every=...)` of them."""
 
     echoes: ClassVar[bool] = False
     """Whether a worker is told what the server decodes of its push."""
+
+    whole: ClassVar[bool] = False
+    """Whether one server must keep all of the model, since servers of shards might wait for different workers."""
+    words: ClassVar[bool] = False
+    """Whether answers are vectors of any length that only `pull` understands, and not models."""
+    sparse: ClassVar[bool] = False
+    """Whether `push` sends some elements only, as `Keyed`; answers then hold what has changed since the last one."""
+
+    @property
+    def caches_keys(self) -> bool:
+        """Whether a list of keys that was sent before is sent as its checksum."""
+        return True
 
     @property
     def wants(self) -> tuple[str, ...]:
@@ -92,8 +109,16 @@ class Rule(Config):
         """A worker asks for its turn."""
         book.grant(rank)
 
+    def figures(self, book: Book) -> dict[str, float]:
+        """Further figures for `stats()` of a server."""
+        return {}
+
     def left(self, rank: int, book: Book) -> None:
-        """A worker has ended or died; the book no longer counts it."""
+        """A worker has ended, died or paused; the book no longer counts it."""
+
+    def share(self, rank: int, book: Book) -> float:
+        """What a worker's batch should be, as a multiple of the mean batch."""
+        return 1.0
 
     def result(self, book: Book) -> Tensor:
         """The model that training ends with."""
@@ -109,12 +134,16 @@ class Rule(Config):
         """The gradient that a worker's own step takes, where it takes some."""
         return gradient
 
-    def elsewhere(self, state: State) -> Tensor | None:
-        """A model at which the gradient of the batch is needed, too, as `work.more["again"]`."""
+    def places(self, key: Key, n: int) -> Tensor | None:
+        """Of n elements, those that `push` with this key sends unless it says otherwise; they need not be named."""
         return None
 
-    def push(self, work: Work, state: State) -> Tensor | None:
-        """What is sent, or None."""
+    def elsewhere(self, state: State) -> Tensor | None:
+        """A model at which the gradient of the batch is needed, too, in all shards; it is `work.more["again"]`."""
+        return None
+
+    def push(self, work: Work, state: State) -> Tensor | Keyed | None:
+        """What is sent, or None, then in all shards."""
         return work.gradient
 
     def precise(self, state: State) -> bool:

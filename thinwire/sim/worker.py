@@ -75,6 +75,8 @@ class Worker:
         stragglers, seconds = self.clock.stragglers, self.problem.seconds
         if stragglers is not None:
             seconds *= stragglers.factor(self.rank, number, self.clock.seed)
+        if self.problem.batch is not None:
+            seconds *= driver.schedule.batch(self.problem.batch) / self.problem.batch
         await comm.sleep(FORWARD * seconds)
         places = [place for place in driver.loop.filling.places if place.one.parameter.grad is not None]
         total = sum(place.one.item.numel for place in places)

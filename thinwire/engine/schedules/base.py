@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thinwire.engine.checkpoint import Restored
     from thinwire.engine.loop import Loop
 
 
@@ -22,6 +23,11 @@ class Schedule(ABC):
     def begin(self) -> None:  # noqa: B027  (gradients need no preparation)
         """Prepare to train: all replicas are equal now, and memories are as `init` left them."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains; a rank may only serve."""
+        return True
+
     @abstractmethod
     async def run(self) -> None:
         """The life of the worker; it starts anew after `load` and after an error."""
@@ -32,6 +38,13 @@ class Schedule(ABC):
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
         """Take up what `save` returned, after the memories and `extra` have been restored."""
+
+    async def adopt(self, found: Restored) -> None:  # noqa: B027  (most find what they need in `load`)
+        """Take up what concerns several ranks, after `load`; every rank calls it."""
+
+    def batch(self, samples: int) -> int:
+        """How many samples to take where workers take so many on average."""
+        return samples
 
     def report(self) -> dict[str, float]:
         """Further figures for `Wire.stats`."""
