@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def soft(x: Tensor, t: Tensor | float) -> Tensor:
     """The proximal map of t |u|_1, element by element."""
-    return x.sign() * (x.abs() - t).clamp(min=0)
+    return x - x.clamp(-t, t)
 
 
 def check_l1(name: str, l1: float) -> None:
