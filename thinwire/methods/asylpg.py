@@ -47,6 +47,7 @@ def asylpg(
     ratio: float | None = None,
     around: bool = False,
     accelerated: bool = False,
+    servers: int | None = None,
 ) -> Method:
     """SVRG on a server, in `bits` bits up and at least `model_bits` down.
 
@@ -58,6 +59,7 @@ def asylpg(
         ratio         Sparse-AsyLPG: the expected share of a gradient's elements that are sent; None sends all
         around        whether models are quantised around the snapshot, so that `model_bits` are enough to the end
         accelerated   Acc-AsyLPG: the server steps with momentum
+        servers       1: the last rank only serves; None: rank 0 serves beside its training
 
     >>> asylpg(updates=200, ratio=0.1).id
     'asylpg:updates=200,ratio=0.1'
@@ -68,4 +70,4 @@ def asylpg(
     if bits is not None and ratio is not None:
         compressor = SparsePrecision(ratio, bits)
     rule = AsyLpg(model_bits, mu, batches, updates, around, accelerated)
-    return Method(Server(Channel(compressor), rule), Sync(staleness=None))
+    return Method(Server(Channel(compressor), rule, servers=servers), Sync(staleness=None))

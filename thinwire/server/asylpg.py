@@ -52,6 +52,7 @@ HOP = 1  # of the noise of models; that of gradients is 0
 @dataclass
 class _Epoch:
     number: int = 0
+    widest: int = 0  # bits of a model that was sent between snapshots
     updates: int | None = None  # in this epoch; None while the full gradient is made
     asked: dict[int, int] = field(default_factory=dict)  # workers whose next push is a part of it, and of which epoch
     waiting: list[int] = field(default_factory=list)  # workers that have sent theirs
@@ -116,6 +117,10 @@ class AsyLpg(Rule):
         """Its last part stands for its data, so that a worker that ends earlier than others does not move them."""
         self._full(book)
 
+    def figures(self, book: Book) -> dict[str, float]:
+        """Snapshots so far, and the most bits that a model took between them."""
+        return {"snapshots": book.state.number, "model_bits_max": book.state.widest}
+
     def result(self, book: Book) -> Tensor:
         """What was sent, without loss."""
         return self._model(book)
@@ -175,6 +180,7 @@ class AsyLpg(Rule):
         sent = moved if self.around else x
         bound = self.mu * float(moved.double().square().sum())
         bits = FLOAT if self.bits is None else width(sent, self.bits, bound)
+        book.state.widest = max(book.state.widest, bits)
         word = pack(sent, bits, Key(0, book.version, rank, 0, HOP))
         book.answer(rank, model=torch.cat((torch.tensor([float(ROUND if self.around else MOVE)]), word)))
 

@@ -35,7 +35,7 @@ class Changes:
         self._has = model
         if last is None:
             return model.view(torch.uint8)
-        keys = (model != last).nonzero().flatten()
+        keys = (model.view(torch.int32) != last.view(torch.int32)).nonzero().flatten()  # -0 is not 0
         if HEAD.size + -(-4 * len(keys) // 16) * 16 + 4 * len(keys) >= 4 * self._n:
             return model.view(torch.uint8)
         return torch.cat((self._lists.write(keys, 1, None), model[keys].view(torch.uint8)))
