@@ -27,7 +27,7 @@ NAMES = [
     "ssp:staleness=2,cache=true",
     "r2sp:profile=2",
 ]
-STEPS = 20
+STEPS = 8
 
 
 def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
