@@ -11,11 +11,13 @@ from torch.optim import SGD, Adam, Optimizer
 
 import thinwire as tw
 from thinwire import Channel, Layout
+from thinwire.comm.clock import VirtualClock
 from thinwire.exchange import Server
 from thinwire.memory import Lazy
 from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp
 from thinwire.server.shards import cut
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
+from thinwire.sim.worker import Setting, Worker
 
 SIZES = (5, 3, 4)
 WORKERS = 3
@@ -178,3 +180,27 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             make()
+
+
+def test_whoever_meets_others_elsewhere_is_not_waited_for() -> None:
+    """Two workers take 4 steps and the third 8, each with another's gradient while there is one; then all meet."""
+    clock = VirtualClock(3, FAST)
+    method = tw.Method(Server(rule=Backup(1)), tw.Sync(staleness=None))
+    workers = [Worker(clock, rank, Setting(Problem(Three, loss, sgd), method, 0, 0)) for rank in range(3)]
+    met: list[int] = []
+
+    async def life(worker: Worker) -> None:
+        worker.begin()
+        await worker.driver.start()
+        for step in range(8 if worker.rank == 2 else 4):
+            await worker.step(step)
+        await worker.driver.settle()
+        met.append(len(await clock.comm(worker.rank).all_gather(torch.zeros(1))))
+        await worker.step(9)
+        await worker.driver.ends()
+
+    with torch.no_grad():
+        for worker in workers:
+            clock.spawn(worker.rank, life(worker))
+        clock.run()
+    assert met == [3, 3, 3]
