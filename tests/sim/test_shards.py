@@ -14,7 +14,7 @@ from thinwire import Channel, Layout
 from thinwire.comm.clock import VirtualClock
 from thinwire.exchange import Server
 from thinwire.memory import Lazy
-from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp
+from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp, total
 from thinwire.server.shards import cut
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
 from thinwire.sim.worker import Setting, Worker
@@ -163,8 +163,14 @@ def test_a_cache_may_spare_one_shard_and_not_another() -> None:
     assert away[1] < 1.5 * away[0]
 
 
-def test_every_rank_ends_with_the_same_model() -> None:
+def test_every_rank_ends_with_the_same_model_and_its_figures_add_up() -> None:
     done = run(Asgd(), ALL, stragglers=Constant({1: 2.5}))
+    all_of_them = total(done.stats)
+    ages = [n for name, n in all_of_them.items() if name[10:].isdecimal()]
+    assert all_of_them["shards"] == 3
+    assert all_of_them["pushes"] == all_of_them["used"] == sum(ages) == 3 * WORKERS * 20
+    assert all_of_them["bytes_sent"] == done.bytes_sent
+    assert all_of_them["staleness_max"] == max(one["staleness_max"] for one in done.stats)
     assert all(torch.equal(model(done), model(done, rank)) for rank in range(1, WORKERS))
 
 

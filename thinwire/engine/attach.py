@@ -359,8 +359,8 @@ class Wire:
     def _average(self) -> None:
         """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
 
-        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged. Ranks that
-        did not wait for each other have taken different numbers of rounds, and go on from the largest.
+        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged. Ranks
+        that did not wait for each other have taken different numbers of rounds, and go on from the largest.
         """
         self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model

@@ -4,11 +4,12 @@ from thinwire.server.asgd import Asgd, Softsync
 from thinwire.server.backup import Backup
 from thinwire.server.book import Book
 from thinwire.server.dc_asgd import DcAsgd
+from thinwire.server.figures import total
 from thinwire.server.r2sp import R2sp
 from thinwire.server.rule import Push, Rule
 from thinwire.server.ssp import Ssp
 
-__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp"]
+__all__ = ["Asgd", "Backup", "Book", "DcAsgd", "Push", "R2sp", "Rule", "Softsync", "Ssp", "total"]
 
 
 def __dir__() -> list[str]:
