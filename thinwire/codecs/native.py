@@ -25,7 +25,7 @@ FAULTS = {
     -5: "the places do not fit the length",
     -6: "the table of frequencies or lengths is not valid",
 }
-PLAIN, CODED = 0, 1  # the first byte of `frame`
+PLAIN, CODED, JOINED = 0, 1, 2  # the first byte of `frame`; GPUs join narrow symbols (kernels/gpu/rans_join.py)
 
 
 @cache

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.codecs.native import check, codes, frame_bound, frame_into, local, unframe_into, whole
+from thinwire.codecs.native import JOINED, check, codes, frame_bound, frame_into, local, unframe_into, whole
 from thinwire.core.codec import Codec
 from thinwire.kernels.dispatch import select
+from thinwire.kernels.spec import together
 from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
@@ -114,10 +115,23 @@ def encode_frame(symbols: Tensor, width: int, out: Tensor) -> int:
 def decode_frame(data: Tensor, width: int, out: Tensor) -> int:
     """The symbols of a frame by C++; other devices' tensors pass through the host's memory."""
     to = out if out.is_cpu else torch.empty(out.numel(), dtype=torch.uint8)
-    unframe_into(to, Rans.name, data, width, lambda bytes_, s: decode(bytes_, s, width))
+    if data[0] == JOINED and together(width) > 1:
+        split(local(data), width, to)
+    else:
+        unframe_into(to, Rans.name, data, width, lambda bytes_, s: decode(bytes_, s, width))
     if to is not out:
         out.copy_(to)
     return 0
+
+
+def split(data: Tensor, width: int, out: Tensor) -> None:
+    """The symbols of a frame whose symbols were joined."""
+    each = together(width)
+    joined = torch.empty(-(-out.numel() // each), dtype=torch.uint8)
+    check(Rans.name, decode(data[1:], joined, 8))
+    fields = (joined[:, None] >> (8 // each * torch.arange(each, dtype=torch.uint8))) & ((1 << 8 // each) - 1)
+    out.copy_(fields.view(-1)[: out.numel()])
+    check(Rans.name, BAD_SYMBOL if int(out.max()) >> width else 0)
 
 
 def encode(symbols: Tensor, out: Tensor, width: int = 8, chunk: int = 0) -> int:

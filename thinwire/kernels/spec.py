@@ -28,6 +28,15 @@ CHECKED = 1
 """The flag that says that the checksum covers the body as well as the header."""
 
 
+def together(width: int) -> int:
+    """How many symbols of so many bits a GPU's rANS codes as one, side by side in a byte.
+
+    >>> [together(width) for width in range(1, 9)]
+    [8, 4, 2, 2, 1, 1, 1, 1]
+    """
+    return {1: 8, 2: 4, 3: 2, 4: 2}.get(width, 1)
+
+
 def packed_bytes(n: int, width: int) -> int:
     """Bytes of `n` fields of `width` bits.
 

@@ -7,7 +7,7 @@ import torch
 from battery import INSTANCES, LAYOUT, vector
 from torch import Tensor
 
-from thinwire import Key, kernels
+from thinwire import Key, Layout, kernels
 from thinwire.compressors.block import KernelCompressor
 from thinwire.kernels import Kernels
 from thinwire.kernels.spec import packed_bytes
@@ -73,6 +73,28 @@ def same(a: Tensor, b: Tensor) -> bool:
     if a.dtype == torch.float32:
         a, b = (t.nan_to_num(nan=7e33, posinf=torch.inf, neginf=-torch.inf).view(torch.int32) for t in (a, b))
     return torch.equal(a, b)
+
+
+@pytest.mark.parametrize("c", [c for c in CASES if c.quant.scales], ids=lambda c: c.id)
+def test_the_weight_of_a_mean_may_come_last(c: KernelCompressor, device: torch.device) -> None:
+    """Of payloads with ordinary scales, and of one whose first scale is too small for that."""
+    quant, x = c.quant, vector(2 * 512 + 77, seed=1)
+    layout = Layout.of([("a", x[:512]), ("b", x[512:])])
+    blocks, tier = c.blocks(layout), kernels.get("cpu")
+    scales = torch.zeros(3, blocks.count * quant.scales)
+    codes = torch.zeros(3, -(-quant.code_bytes(x.numel()) // 16) * 16, dtype=torch.uint8)
+    for i in range(3):
+        tier.encode(x * (i + 1), quant, blocks, KEY, scales[i], codes[i, : quant.code_bytes(x.numel())])
+    for small in (1.0, 1e-37):
+        scales[1, :1] *= small
+        means = []
+        for one, there in ((tier, torch.device("cpu")), (kernels.get("gpu"), device)):
+            mean = torch.full((x.numel(),), torch.nan, device=there)
+            of = [row.to(there)[: quant.code_bytes(x.numel())] for row in codes]
+            one.decode_mean(list(scales.to(there)), of, quant, blocks, mean, 0.25)
+            means.append(mean)
+        assert same(*means)
+        assert means[0].isfinite().all()
 
 
 @pytest.mark.parametrize("c", CASES, ids=lambda c: c.id)

@@ -12,7 +12,7 @@ from torch import Tensor
 from thinwire import PayloadError, kernels
 from thinwire.codecs import BitPack, Rans, native
 from thinwire.codecs import rans as cpp
-from thinwire.kernels.spec import packed_bytes
+from thinwire.kernels.spec import packed_bytes, together
 
 gpu = pytest.importorskip("thinwire.kernels.gpu.rans")
 
@@ -30,14 +30,23 @@ def mostly(n: int, rares: range, share: float) -> Tensor:
     return torch.from_numpy(values.astype(np.uint8))
 
 
-def frame(symbols: Tensor, width: int, chunk: int = 0) -> Tensor:
+def joined(symbols: Tensor, width: int) -> Tensor:
+    """Several symbols to a byte, the first lowest."""
+    each = together(width)
+    fields = torch.cat((symbols, symbols.new_zeros(-symbols.numel() % each))).view(-1, each)
+    return (fields << (8 // each * torch.arange(each, dtype=torch.uint8))).sum(1, dtype=torch.uint8)
+
+
+def frame(symbols: Tensor, width: int, chunk: int = 0, *, join: bool = False) -> Tensor:
     """What C++ writes, behind the first byte of a frame."""
     out = torch.zeros(1 + packed_bytes(symbols.numel(), width), dtype=torch.uint8)
-    used = cpp.encode(symbols, out[1:], width, chunk or cpp.LIKE_A_GPU)
+    coded = (joined(symbols, width), out[1:], 8) if join else (symbols, out[1:], width)
+    used = cpp.encode(*coded, chunk or cpp.LIKE_A_GPU)
     if used < 0:
         out[1:] = BitPack().pack(symbols, width)
+        out[0] = native.PLAIN
         return out
-    out[0] = native.CODED
+    out[0] = native.JOINED if join else native.CODED
     return out[: 1 + used].clone()
 
 
@@ -47,11 +56,11 @@ class Tried:
 
     device: torch.device
 
-    def same(self, symbols: Tensor, width: int, chunk: int = 0) -> Tensor:
+    def same(self, symbols: Tensor, width: int, chunk: int = 0, *, join: bool = False) -> Tensor:
         """Encode in Triton and in C++, compare, decode in Triton; returns the frame."""
-        wanted = frame(symbols, width, chunk)
+        wanted = frame(symbols, width, chunk, join=join)
         out = torch.full((1 + packed_bytes(symbols.numel(), width),), 170, dtype=torch.uint8, device=self.device)
-        used = int(gpu.encode(symbols.to(self.device), width, out, chunk))
+        used = int(gpu.encode(symbols.to(self.device), width, out, chunk, join=join))
         assert torch.equal(out[:used].cpu(), wanted)
         assert (out[used:] == 170).all()
         fault, back = self.decode(wanted, symbols.numel(), width)
@@ -104,6 +113,27 @@ def test_32_states(tried: Tried, n: int, width: int, skew: float) -> None:
     assert tried.same(skewed(n, width, skew), width, 13).tolist()[:3] == [1, 6, 13]
 
 
+@pytest.mark.parametrize(("n", "width", "skew"), [(2601, 4, 20.0), (4003, 3, 30.0), (5003, 2, 30.0), (5001, 1, 20.0)])
+def test_narrow_symbols_are_joined(tried: Tried, n: int, width: int, skew: float) -> None:
+    symbols = skewed(n, width, skew)
+    data = tried.same(symbols, width, 13, join=True)
+    assert data[0] == native.JOINED
+    back = torch.empty(n, dtype=torch.uint8)
+    cpp.decode_frame(data, width, back)  # as a CPU reads it
+    assert torch.equal(back, symbols)
+
+
+def test_joined_symbols_too_large_for_their_width(tried: Tried) -> None:
+    symbols = skewed(3000, 3, 20.0)
+    out = torch.empty(1 + packed_bytes(3000, 3), dtype=torch.uint8, device=tried.device)
+    symbols[1234] = 9
+    assert int(gpu.encode(symbols.to(tried.device), 3, out, 13, join=True)) == cpp.BAD_SYMBOL
+    data = frame(symbols, 4, 13, join=True)  # four bits, where three are said to be
+    assert tried.decode(data, 3000, 3)[0] == cpp.BAD_SYMBOL
+    tried.judge(data, 3000, 3)
+    tried.judge(data, 3000, 8)
+
+
 def test_more_chunks_than_a_program_has(tried: Tried, everything: bool) -> None:
     """Five of 2^13 symbols, of which the last is short."""
     if not everything:
@@ -118,6 +148,8 @@ def test_long_messages(tried: Tried, n: int, device: torch.device) -> None:
     tried.same(skewed(n, 4, 1.0), 4)
     tried.same(skewed(n, 3, 20.0), 3, 13)
     tried.same(skewed(n, 8, 30.0), 8, 13)
+    for width in (1, 2, 3, 4):
+        tried.same(skewed(20 * n, width, 20.0), width, join=True)
 
 
 def test_messages_of_the_sizes_that_gpus_code(tried: Tried, device: torch.device) -> None:

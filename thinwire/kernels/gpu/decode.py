@@ -13,69 +13,102 @@ from thinwire.kernels.gpu.elements import (
     RANGE,
     SIDES,
     SIGNED,
+    UNIT,
     UNSIGNED,
     factors,
     number,
     value,
 )
 from thinwire.kernels.gpu.ready import Ready
-from thinwire.kernels.gpu.tiles import field, load, so_far, write
+from thinwire.kernels.gpu.tiles import (
+    EACH_BYTE,
+    SIGN_BIT,
+    chosen,
+    field,
+    fields,
+    lanes,
+    load,
+    load_words,
+    so_far,
+    turn,
+    write,
+)
 
 MOST = 8  # payloads in one pass
-SMALL = tl.constexpr(2.0**-100)
 
 
 @triton.jit
-def in_place(planes, R: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr):
-    """The fields of row R times a power of two, and its reciprocal: a field need not move to the lowest bits."""
-    if WIDTH <= 2:  # measured: it pays where fields are narrow
-        LOW: tl.constexpr = R * WIDTH % 8
-        HALF: tl.constexpr = (1 << (WIDTH - 1 + LOW)) if SIGN_BIT else 0
-        bits = (planes[R * WIDTH // 8] & (((1 << WIDTH) - 1) << LOW)) ^ (HALF | 0x4B000000)
-        return bits.to(tl.float32, bitcast=True) - (8388608.0 + HALF), 1.0 / (1 << LOW)
-    else:
-        return number(field(planes, R, WIDTH), WIDTH, SIGN_BIT), 1.0
+def two_values(bit, a, lo, step, weight, KIND: tl.constexpr, NORM: tl.constexpr):
+    """What fields of one bit decode to, given as the sign bits of `bit`, times the weight."""
+    if (NORM == RANGE) | (NORM == SIDES) | (NORM == UNIT):
+        return tl.where(bit < 0, (lo + step if KIND == UNSIGNED else step) * weight, lo * weight)
+    else:  # plus or minus the scale, whose sign bit is the opposite of the field
+        flip = tl.where(
+            (a == 0) & (KIND == UNSIGNED), 0, -2147483648
+        )  # there are no two zeros where levels are added
+        low = ((0.0 - a if KIND == UNSIGNED else -a) * weight).to(tl.int32, bitcast=True)
+        return ((bit & flip) ^ low).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def decoded(planes, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
-            WIDTH: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr):  # fmt: skip
-    """The values of row R, times the weight, which FOLD multiplies into the scales first."""
+def powers(f, step, LEVELS: tl.constexpr, WIDTH: tl.constexpr, NB: tl.constexpr):
+    """Codes of natural dithering, m with a sign: 2^(m - LEVELS) times the step, and 0 where m is.
+
+    The byte of a code begins a 16-bit float, 2^(m - 15). Zero times an infinite step must be zero: then the power
+    becomes so large that a finite step makes it infinite.
+    """
+    below = (f >> (WIDTH - 1)) & EACH_BYTE  # 1 where the code is negative
+    m = (f ^ (below * ((1 << WIDTH) - 1))) + below
+    half = chosen((below << 7) | (m << 2), 0, 1, NB).to(tl.int16).to(tl.float16, bitcast=True)
+    endless = step == float("inf")
+    up = tl.where(endless, 2.0**100, 2.0 ** (15 - LEVELS))
+    return (half.to(tl.float32) * up) * tl.where(endless, 2.0**100, step)
+
+
+@triton.jit
+def decoded(words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
+            WIDTH: tl.constexpr, R: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):  # fmt: skip
+    """The values of row R, times the weight.
+
+    `words` are planes, of full tiles as words that four lanes share: what can be done to four fields at a time is
+    done to the word, and then one instruction makes each byte the lowest of a float.
+    """
     if KIND == NATURAL:
-        return value(planes[R] & 255, (planes[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
+        return value(words[R] & 255, (words[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
     else:
         _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-        bits = field(planes, R, WIDTH)
-        if FOLD:
-            v, unit = in_place(planes, R, WIDTH, KIND == SIGNED)
-            part = v * ((step * weight) * unit)
-            return part if KIND == SIGNED else lo * weight + part
-        elif KIND == SIGNED:
-            return (number(bits, WIDTH, True) * step) * weight
-        elif (KIND == UNSIGNED) & (WIDTH > 1):
-            return (lo + number(bits, WIDTH, False) * step) * weight
-        elif WIDTH == 1:  # one of two values
-            zero = tl.zeros_like(step).to(tl.int32)
-            low, high = value(zero, zero, lo, step, KIND, LEVELS), value(zero + 1, zero, lo, step, KIND, LEVELS)
-            return tl.where((bits & 1) != 0, high * weight, low * weight)
+        if WIDTH == 1:
+            bit = lanes(words[0], NB) << (31 - R - 8 * turn(NB)) if FULL else words[0] << (31 - R)
+            return two_values(bit, sa, lo, step, weight, KIND, NORM)
+        elif (KIND == DITHER) & FULL & (LEVELS <= 15):
+            return powers(fields(words, R, WIDTH), step, LEVELS, WIDTH, NB) * weight
         elif KIND == DITHER:
             HALF: tl.constexpr = 1 << (WIDTH - 1)
+            bits = chosen(fields(words, R, WIDTH), 0, 0, NB) if FULL else field(words, R, WIDTH)
             code = ((bits & ((1 << WIDTH) - 1)) ^ HALF) - HALF
             return value(code, code, lo, step, KIND, LEVELS) * weight
         else:
-            code = bits & ((1 << WIDTH) - 1)
-            return value(code, code, lo, step, KIND, LEVELS) * weight
+            OFF: tl.constexpr = (1 << (WIDTH - 1)) if KIND == SIGNED else 0
+            if FULL:
+                flipped = fields(words, R, WIDTH) ^ ((OFF * EACH_BYTE ^ SIGN_BIT) - SIGN_BIT)
+                v = chosen(flipped, 0x4B000000, 0, NB).to(tl.float32, bitcast=True) - (8388608.0 + OFF)
+            else:
+                v = number(field(words, R, WIDTH), WIDTH, KIND == SIGNED)
+            return (v * step if KIND == SIGNED else lo + v * step) * weight
 
 
 @triton.jit
 def add_one(
     rows, scales, codes, starts, reach, begin, end, tile, lane, width, live, here, base, size, weight, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr, BY_TILE: tl.constexpr, FOLD: tl.constexpr,
+    SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr, BY_TILE: tl.constexpr,
 ):  # fmt: skip
     """The rows with one payload added."""
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    planes = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
+    if FULL and KIND != NATURAL:
+        words = load_words(codes, tile, live, WIDTH)
+    else:
+        words = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
     a, b = rows[0], rows[0]
     if BY_TILE:
         a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
@@ -87,26 +120,10 @@ def add_one(
             sa, sb = inside(scales, tile, lane, live, r, SIZE, TWO)
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
-        out = out + (rows[r] + decoded(planes, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, FOLD, r),)
+        out = out + (
+            rows[r] + decoded(words, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r, FULL, NB),
+        )
     return out
-
-
-@triton.jit
-def foldable(
-    sides, tile, lane, live, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
-    COUNT: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """Whether a weight that is a power of two may be multiplied into the scales of these tiles.
-
-    (code step) weight and code (step weight) have the same bits unless a product is too small for a normal number.
-    """
-    TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    fine = live[:, None] | True
-    for i in tl.static_range(COUNT):
-        a, b = inside(sides[i], tile, lane, live, 0, SIZE, TWO)
-        _, _, _, step = factors(a, b, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-        fine = fine & ((tl.abs(step * weight) >= SMALL) | (step == 0) | (step != step))
-    return tl.min(fine.to(tl.int32)) == 1
 
 
 @triton.jit
@@ -114,7 +131,7 @@ def added(
     sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
     SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
-    BY_TILE: tl.constexpr, FOLD: tl.constexpr,
+    BY_TILE: tl.constexpr,
 ):  # fmt: skip
     """Read what is there, add COUNT payloads, and write."""
     base = tile[:, None].to(tl.int64) * 512 + lane
@@ -123,7 +140,7 @@ def added(
     for i in tl.static_range(COUNT):
         rows = add_one(
             rows, sides[i], codes[i], starts, reach, begin, end, tile, lane, width, live, here, base, size, weight,
-            lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, BY_TILE, FOLD,
+            lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, MODE, SIZE, FULL, NB, BY_TILE,
         )  # fmt: skip
     write(out, rows, base, width, here, n, FULL)
 
@@ -135,7 +152,7 @@ def decode(
     c0, c1, c2, c3, c4, c5, c6, c7,
     out, starts, reach, n, tiles, tile0, lanes, size, weight, lo_end, hi_end,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FOLD: tl.constexpr, FULL: tl.constexpr,
+    SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FULL: tl.constexpr,
     NB: tl.constexpr,
 ):  # fmt: skip
     """Tiles tile0, tile0 + 1, ...: `NB` per program; COUNT payloads, their scales and codes given one by one."""
@@ -149,15 +166,13 @@ def decode(
     quick = False  # each branch writes for itself: what branches return would change threads
     if MODE == RAGGED:
         begin, end, quick = reached(reach, tile, live)
-    elif FOLD:
-        quick = foldable(sides, tile, lane, live, weight, lo_end, hi_end, KIND, NORM, LEVELS, COUNT, SIZE)
     if quick:
         added(
             sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
-            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == RAGGED, FOLD,
+            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == RAGGED,
         )  # fmt: skip
     else:
         added(
             sides, codes, out, starts, reach, begin, end, n, tile, lane, width, live, size, weight, lo_end, hi_end,
-            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == TILE, False,
+            KIND, NORM, LEVELS, WIDTH, MODE, SIZE, COUNT, FRESH, FULL, NB, MODE == TILE,
         )  # fmt: skip

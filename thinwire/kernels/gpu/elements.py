@@ -6,16 +6,14 @@ Every operation is one float32 rounding, in the order of `kernels/reference.py`.
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
+from thinwire.kernels.gpu.tiles import INTERPRETED
 from thinwire.kernels.spec import Kind, Norm
 
 SIGNED, UNSIGNED, SIGN, DITHER, NATURAL, PAIR = (tl.constexpr(int(kind)) for kind in Kind)
 MAX, L2, MEAN, RANGE, UNIT, NONE, SIDES, CLIPPED = (tl.constexpr(int(norm)) for norm in Norm)
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no assembly
 WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every float is a whole number
 ONE_STEP = tl.constexpr(1073741824.0)  # 2^30
 
@@ -85,6 +83,9 @@ def over(x, LEVELS: tl.constexpr):
     """x / LEVELS."""
     if LEVELS & (LEVELS - 1) == 0:
         return x * (1.0 / LEVELS)  # exact, or rounded once like the division
+    elif (LEVELS < 4096) & (LEVELS % 2 == 1):
+        # A quotient by a small odd number is never so near the middle of two floats that float64's error counts.
+        return (x.to(tl.float64) * (1.0 / LEVELS)).to(tl.float32)
     else:
         return tl.div_rn(x, tl.zeros_like(x) + LEVELS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import NamedTuple
 
@@ -69,12 +68,6 @@ def constant(blocks: Blocks) -> int:
     """The size of blocks where it is a constant of the compiled pass: division by a power of two is a shift."""
     size = blocks.size
     return size if size and size & (size - 1) == 0 else 0
-
-
-def folds(quant: Quant, blocks: Blocks, weight: float, count: int) -> bool:
-    """Whether a mean may multiply its weight into the scales: see `decode.foldable`."""
-    whole = quant.kind in (Kind.SIGNED, Kind.UNSIGNED) and quant.width > 1 and blocks.size == TILE
-    return whole and count > 1 and math.frexp(weight)[0] == 0.5
 
 
 def noisy(quant: Quant) -> bool:

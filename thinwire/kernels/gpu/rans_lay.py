@@ -92,16 +92,19 @@ def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit(do_not_specialize=["room", "chunks"])
-def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
-    """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields."""
+@triton.jit(do_not_specialize=["room", "chunks", "as_"])
+def lay(plans, sizes, starts, chunks, room, as_, bad, out, result, BLOCK: tl.constexpr):
+    """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields.
+
+    The first byte of a coded frame is `as_`; `bad` says whether a symbol did not fit.
+    """
     tail = tl.zeros([], tl.int64)
     ahead = tl.zeros([], tl.int64)
     if tl.load(plans + ESCAPED) >= 0:
         tail = whole(plans + PLAN, sizes + chunks, starts + chunks, ahead, BLOCK)
         ahead = tail + 5
     used = whole(plans, sizes, starts, ahead, BLOCK)
-    fits = tl.load(plans + KIND) >= 0
+    fits = (tl.load(plans + KIND) >= 0) & (tl.load(bad) == 0)
     coded = fits & (used <= room)
     tl.store(plans + TAIL, tail)
     tl.store(plans + AT, tl.full([], 1, tl.int64))
@@ -109,7 +112,7 @@ def lay(plans, sizes, starts, chunks, room, out, result, BLOCK: tl.constexpr):
     form = tl.where(coded, CODED, PLAIN)
     tl.store(plans + FORM, form.to(tl.int64))
     tl.store(plans + PLAN + FORM, tl.where(tail > 0, form, PLAIN).to(tl.int64))
-    tl.store(out, form.to(tl.uint8))
+    tl.store(out, tl.where(coded, as_, PLAIN).to(tl.uint8))
     tl.store(result, tl.where(fits, tl.where(coded, 1 + used, 1 + room), BAD_SYMBOL))
 
 

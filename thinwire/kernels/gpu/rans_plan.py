@@ -23,7 +23,7 @@ LARGEST_CHUNK = tl.constexpr(21)
 ENOUGH = tl.constexpr(5 << 10)
 FEW = tl.constexpr(1 << 18)
 ONE, RANS, WIDE, ESCAPE = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4), tl.constexpr(8)
-PLAIN, CODED = tl.constexpr(0), tl.constexpr(1)  # the first byte of a frame
+PLAIN, CODED, JOINED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # the first byte of a frame
 RARE = tl.constexpr(32)  # at most one symbol in so many is rare: 255 symbols with a share below 2^-13 each
 
 # Places in a plan.

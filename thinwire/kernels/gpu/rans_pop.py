@@ -15,6 +15,7 @@ from thinwire.kernels.gpu.rans_plan import (
     COUNT,
     ESCAPED,
     FORM,
+    JOINED,
     KIND,
     LANES,
     LOG,
@@ -160,6 +161,7 @@ def pop_chunks(
     sizes,
     slots,
     out,
+    joined,
     counts,
     faults,
     VOTES: tl.constexpr,
@@ -167,8 +169,13 @@ def pop_chunks(
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """The chunks of a level, four at a time; their escapes are counted. A program has four warps."""
+    """The chunks of a level, four at a time; their escapes are counted. A program has four warps.
+
+    They go to `out`, or to `joined` where the frame says that its symbols are.
+    """
     group = tl.program_id(0).to(tl.int64)
+    if tl.load(plan + FORM) == JOINED:
+        out = joined
     count = tl.load(plan + COUNT)
     if (tl.load(plan + KIND) == ONE) & (count > 0):
         fill(plan, out)
@@ -216,8 +223,10 @@ def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.con
 
 @Ready
 @triton.jit
-def put_rares(plans, counts, places, rares, out, BLOCK: tl.constexpr):
+def put_rares(plans, counts, places, rares, out, joined, BLOCK: tl.constexpr):
     """The rare symbols of every chunk in place of its escapes."""
+    if tl.load(plans + FORM) == JOINED:
+        out = joined
     c = tl.program_id(0).to(tl.int64)
     count = tl.where(tl.load(plans + PLAN + COUNT) == 0, 0, tl.load(plans + COUNT))
     log, escape, n = tl.load(plans + LOG), tl.load(plans + ESCAPED), tl.load(plans + N)

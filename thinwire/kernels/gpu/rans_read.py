@@ -14,6 +14,7 @@ from thinwire.kernels.gpu.rans_plan import (
     ESCAPE,
     ESCAPED,
     FORM,
+    JOINED,
     KIND,
     LANES,
     LARGEST_CHUNK,
@@ -169,17 +170,20 @@ def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):
 
 @Ready
 @triton.jit(do_not_specialize=["size", "plain", "n", "limit"])
-def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, BLOCK: tl.constexpr):
+def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, EACH: tl.constexpr, BLOCK: tl.constexpr):
     """The plans of a frame of `size` bytes: both tables, and the chunks of the symbols. One program.
 
-    Plain fields take `plain` bytes.
+    Plain fields take `plain` bytes. Where symbols are joined, EACH of them are one.
     """
-    n, end = n.to(tl.int64), size.to(tl.int64)
+    n, end, limit = n.to(tl.int64), size.to(tl.int64), limit.to(tl.int64)
     form = byte(data, tl.zeros([], tl.int64), end)
-    fault = tl.where((form != PLAIN) & (form != CODED), BAD_CODE, 0).to(tl.int64)
+    joined = (form == JOINED) & (EACH > 1)
+    n = tl.where(joined, (n + EACH - 1) // EACH, n)
+    limit = tl.where(joined, 256, limit)
+    fault = tl.where((form != PLAIN) & (form != CODED) & (joined == 0), BAD_CODE, 0).to(tl.int64)
     fault = tl.where((form == PLAIN) & (end - 1 != plain), TRUNCATED, fault)
     tl.store(plans + FORM, tl.where(fault == 0, form, -1))
-    if form == CODED:
+    if (form == CODED) | joined:
         one = tl.full([], 1, tl.int64)
         after, escapes, fault = read_head(data, one, end, limit, freq, plans, True)
         tl.debug_barrier()  # what one thread wrote, all will read

@@ -195,39 +195,25 @@ class GpuKernels(Kernels):
             return
         count, none = len(codes), decode.MOST - len(codes)
         scales = [side if side.numel() else out for side in sides]
+        every = (*scales, *[scales[0]] * none, *codes, *[codes[0]] * none)
         with launch.on(out):
             for part, how in plan.passes(quant, blocks, launch.NB):
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
-                decode.decode[(part.grid,)](
-                    *scales,
-                    *[scales[0]] * none,
-                    *codes,
-                    *[codes[0]] * none,
-                    out,
-                    out if table is None else table.starts,
-                    out if table is None else table.reach,
-                    blocks.n,
-                    part.tiles,
-                    part.tile0,
-                    part.lanes,
-                    blocks.size,
-                    weight,
-                    quant.lo,
-                    quant.hi,
-                    KIND=int(quant.kind),
-                    NORM=int(quant.norm),
-                    LEVELS=quant.levels,
-                    WIDTH=quant.width,
-                    MODE=how,
-                    SIZE=plan.constant(blocks) if how != plan.RAGGED else 0,
-                    COUNT=count,
-                    FRESH=fresh,
-                    FOLD=how == plan.FUSED and plan.folds(quant, blocks, weight, count),
-                    FULL=part.full,
-                    NB=part.per_program,
-                    num_warps=launch.WARPS if part.full else 1,
+                found = (out, out) if table is None else (table.starts, table.reach)
+                constants = {
+                    "KIND": int(quant.kind),
+                    "NORM": int(quant.norm),
+                    "LEVELS": quant.levels,
+                    "WIDTH": quant.width,
+                    "MODE": how,
+                    "SIZE": plan.constant(blocks) if how != plan.RAGGED else 0,
+                    "COUNT": count,
+                    "NB": part.per_program,
+                    "num_warps": launch.WARPS if part.full else 1,
                     **launch.PRECISE,
-                )
+                }
+                where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size, weight, quant.lo, quant.hi)
+                decode.decode[(part.grid,)](*every, out, *found, *where, FRESH=fresh, FULL=part.full, **constants)
 
     def _each(self, kernel: Any, n: int, width: int, source: Tensor, out: Tensor) -> None:
         with launch.on(source):

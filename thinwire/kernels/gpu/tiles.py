@@ -6,12 +6,16 @@ eight fields make (kernels/spec.py); four lanes of a plane are one word of the p
 
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 
 from thinwire.kernels import checksum
 
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no assembly
 STEP, START = tl.constexpr(checksum.STEP), tl.constexpr(checksum.START)
+EACH_BYTE, SIGN_BIT = tl.constexpr(0x01010101), tl.constexpr(1 << 31)
 ROW = tl.constexpr(8 * checksum.STEP & checksum.MASK64)  # z of the word sixteen places further, less its own
 
 
@@ -157,6 +161,56 @@ def load(codes, tile, lane, lanes, live, here, NB: tl.constexpr, WIDTH: tl.const
             at = tile[:, None].to(tl.int64) * (64 * WIDTH) + j * lanes + lane
             planes = planes + (tl.load(codes + at, mask=here, other=0).to(tl.int32),)
     return planes
+
+
+@triton.jit
+def load_words(codes, tile, live, WIDTH: tl.constexpr):
+    """The planes of full tiles as a tuple of words, (tiles, 16) int32, which four lanes share."""
+    words = ()
+    at = tile[:, None].to(tl.int64) * (16 * WIDTH) + tl.arange(0, 16)[None, :]
+    for j in tl.static_range(WIDTH):
+        here = codes.to(tl.pointer_type(tl.int32)) + at + j * 16
+        words = words + (tl.load(here, mask=live[:, None], other=0),)
+    return words
+
+
+@triton.jit
+def lanes(w, NB: tl.constexpr):
+    """Words for each of their four lanes, (tiles, 16) to (tiles, 64)."""
+    return tl.reshape(tl.broadcast_to(w[:, :, None], [NB, 16, 4]), [NB, 64])
+
+
+@triton.jit
+def turn(NB: tl.constexpr):
+    """Which of its word's four lanes each is, (tiles, 64)."""
+    return tl.reshape(tl.broadcast_to(tl.arange(0, 4)[None, None, :], [NB, 16, 4]), [NB, 64])
+
+
+@triton.jit
+def chosen(w, FILL: tl.constexpr, PLACE: tl.constexpr, NB: tl.constexpr):
+    """The lane's byte of its word, as byte PLACE of a word whose other bytes are FILL's."""
+    if INTERPRETED:
+        byte = (lanes(w, NB) >> (8 * turn(NB))) & 255
+        return (byte << (8 * PLACE)) | (FILL & ~(255 << (8 * PLACE)))
+    else:
+        which = (0x7654 & ~(15 << (4 * PLACE))) | (turn(NB) << (4 * PLACE))
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [lanes(w, NB), FILL + 0 * which, which], dtype=tl.int32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def fields(words, R: tl.constexpr, WIDTH: tl.constexpr):
+    """Row R of fields, one in each byte of a word; `words` are those of all planes."""
+    J: tl.constexpr = R * WIDTH // 8
+    LOW: tl.constexpr = R * WIDTH % 8
+    IN_THIS: tl.constexpr = ((1 << WIDTH) - 1) & (255 >> LOW)
+    f = (words[J] >> LOW) & ((IN_THIS * EACH_BYTE ^ SIGN_BIT) - SIGN_BIT)  # the mask as a number with a sign
+    if LOW + WIDTH > 8:
+        IN_NEXT: tl.constexpr = ((1 << WIDTH) - 1) & ~IN_THIS
+        f = f | ((words[J + 1] << (8 - LOW)) & (IN_NEXT * EACH_BYTE))
+    return f
 
 
 @triton.jit
