@@ -11,11 +11,13 @@ from torch.optim import SGD, Adam, Optimizer
 
 import thinwire as tw
 from thinwire import Channel, Layout
+from thinwire.comm.clock import VirtualClock
 from thinwire.exchange import Server
 from thinwire.memory import Lazy
-from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp
+from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp, total
 from thinwire.server.shards import cut
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
+from thinwire.sim.worker import Setting, Worker
 
 SIZES = (5, 3, 4)
 WORKERS = 3
@@ -161,8 +163,14 @@ def test_a_cache_may_spare_one_shard_and_not_another() -> None:
     assert away[1] < 1.5 * away[0]
 
 
-def test_every_rank_ends_with_the_same_model() -> None:
+def test_every_rank_ends_with_the_same_model_and_its_figures_add_up() -> None:
     done = run(Asgd(), ALL, stragglers=Constant({1: 2.5}))
+    all_of_them = total(done.stats)
+    ages = [n for name, n in all_of_them.items() if name[10:].isdecimal()]
+    assert all_of_them["shards"] == 3
+    assert all_of_them["pushes"] == all_of_them["used"] == sum(ages) == 3 * WORKERS * 20
+    assert all_of_them["bytes_sent"] == done.bytes_sent
+    assert all_of_them["staleness_max"] == max(one["staleness_max"] for one in done.stats)
     assert all(torch.equal(model(done), model(done, rank)) for rank in range(1, WORKERS))
 
 
@@ -178,3 +186,27 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             make()
+
+
+def test_whoever_meets_others_elsewhere_is_not_waited_for() -> None:
+    """Two workers take 4 steps and the third 8, each with another's gradient while there is one; then all meet."""
+    clock = VirtualClock(3, FAST)
+    method = tw.Method(Server(rule=Backup(1)), tw.Sync(staleness=None))
+    workers = [Worker(clock, rank, Setting(Problem(Three, loss, sgd), method, 0, 0)) for rank in range(3)]
+    met: list[int] = []
+
+    async def life(worker: Worker) -> None:
+        worker.begin()
+        await worker.driver.start()
+        for step in range(8 if worker.rank == 2 else 4):
+            await worker.step(step)
+        await worker.driver.settle()
+        met.append(len(await clock.comm(worker.rank).all_gather(torch.zeros(1))))
+        await worker.step(9)
+        await worker.driver.ends()
+
+    with torch.no_grad():
+        for worker in workers:
+            clock.spawn(worker.rank, life(worker))
+        clock.run()
+    assert met == [3, 3, 3]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from thinwire.core.errors import PeerError
 from thinwire.engine.serving import Serving, wait_until
-from thinwire.server.words import BUSY, LAST, PAUSED, READY, Message, Reply, is_word, reply
+from thinwire.server.words import AWAY, BUSY, LAST, PAUSED, READY, Message, Reply, is_word, reply
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +59,12 @@ class Asking:
             self._own.pause(self._rank)
             await self._word()
         await self._hear()
+
+    async def step_out(self) -> None:
+        """Let nobody wait for this worker until it pushes again."""
+        await self._tell(dict.fromkeys(self._numbers, AWAY))
+        if self._own is not None:
+            self._own.step_out(self._rank)
 
     async def end(self) -> dict[int, Reply]:
         """Say that no more comes; returns the last model, by shard, when all have ended."""

@@ -207,6 +207,13 @@ class Wire:
             model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
 
+    def settle(self) -> None:
+        """Let nobody wait for this rank until its next step; for ranks that meet elsewhere, as in `dist.barrier`.
+
+        Servers whose rules wait for gradients would otherwise wait for ranks which wait for them.
+        """
+        self._driver.run(self._driver.settle())
+
     def distances(self) -> list[tuple[int, float]]:
         """How far apart the models were, as (round, estimate), measured every 50 rounds of a method that gossips."""
         return list(self._runner.telemetry.distances)
@@ -352,8 +359,10 @@ class Wire:
     def _average(self) -> None:
         """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
 
-        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged.
+        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged. Ranks
+        that did not wait for each other have taken different numbers of rounds, and go on from the largest.
         """
+        self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
         moments: dict[str, torch.Tensor] = {}
         for p, item in self._trained:

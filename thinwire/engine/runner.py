@@ -143,6 +143,14 @@ class Runner:
         sizes = self.method.overlap.sizes(parcel.items[0].device.type)
         return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb)
 
+    async def latest(self) -> int:
+        """The largest number of rounds that a rank has taken."""
+
+        async def largest(comm: Comm) -> int:
+            return int(await comm.all_reduce(torch.tensor(self.round, dtype=torch.int64), op="max"))
+
+        return await self.transport.launch(largest)
+
     def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""
         exchange = self.plain if self.warm else bucket.exchange

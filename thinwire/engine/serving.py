@@ -20,7 +20,7 @@ from thinwire.engine.beside import Beside, BrokenEdge, Spawned
 from thinwire.server.book import Book
 from thinwire.server.rule import Push
 from thinwire.server.uplink import Uplink
-from thinwire.server.words import BUSY, LAST, PAUSED, READY, Message, Reply, is_word, read
+from thinwire.server.words import AWAY, BUSY, LAST, PAUSED, READY, Message, Reply, is_word, read
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,14 +65,24 @@ class Serving:
 
     def ready(self, rank: int) -> None:
         """A worker asks for its turn."""
-        self._do(lambda: self.book.rule.ready(rank, self.book))
+
+        def asked() -> None:
+            self.book.back(rank)
+            self.book.rule.ready(rank, self.book)
+
+        self._do(asked)
 
     def push(self, rank: int, message: Message, payload: Tensor) -> None:
         """Decode a gradient and let the rule take it; one that is not finite is dropped."""
         key, device = Key(self._seed, message.clock, rank, self.shard.number), self.book.x.device
         x, keys = self._up[rank].decode(payload.to(device), key)
         push = Push(rank, message.tag, message.clock, message.seconds, message.samples, message.lrs, x, keys)
-        self._do(lambda: self.book.arrived(push, finite=message.finite))
+
+        def arrived() -> None:
+            self.book.back(rank)
+            self.book.arrived(push, finite=message.finite)
+
+        self._do(arrived)
 
     def forget(self) -> None:
         """Lists of keys are named anew."""
@@ -81,7 +91,16 @@ class Serving:
 
     def pause(self, rank: int) -> None:
         """A worker has stopped to save; it goes on when all have, and this book is saved."""
-        self._do(lambda: self.book.pause(rank))
+
+        def paused() -> None:
+            self.book.back(rank)
+            self.book.pause(rank)
+
+        self._do(paused)
+
+    def step_out(self, rank: int) -> None:
+        """A worker is not to be waited for until it is heard of again."""
+        self._do(lambda: self.book.step_out(rank))
 
     def leave(self, rank: int, *, waits: bool = True) -> None:
         """A peer has ended and waits for the last model, or it is gone."""
@@ -102,7 +121,7 @@ class Serving:
     async def still(self) -> dict[str, Any]:
         """The book, when all workers are paused or have ended; for a rank that has no worker."""
         with self._lock:
-            if not self.book.alive:
+            if not self.book.alive and not self.book.away:
                 return self.book.save()
         await self._stills.take()
         return self.saved
@@ -127,7 +146,7 @@ class Serving:
             self._stills.put(SAVED)
             words |= dict.fromkeys(book.paused, SAVED)
             book.go_on()
-        elif self._ending:
+        elif self._ending and not book.away:
             last = book.rule.result(book).clone().view(torch.uint8)
             words |= dict.fromkeys(self._ending, Reply(book.version, 1.0, last))
             self._ending = set()
@@ -150,6 +169,8 @@ class Serving:
                     self.ready(peer)
                     await wait_until(there, self._beside, await answer())
                     await there.post(1, READY)
+                elif is_word(data, AWAY):
+                    self.step_out(peer)
                 elif is_word(data, PAUSED):
                     self.pause(peer)
                     await answer()

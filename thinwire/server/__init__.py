@@ -7,6 +7,7 @@ from thinwire.server.backup import Backup
 from thinwire.server.book import Book
 from thinwire.server.dbpg import Dbpg
 from thinwire.server.dc_asgd import DcAsgd
+from thinwire.server.figures import total
 from thinwire.server.r2sp import R2sp
 from thinwire.server.rule import Push, Rule, Work
 from thinwire.server.spy import Spy
@@ -27,6 +28,7 @@ __all__ = [
     "Spy",
     "Ssp",
     "Work",
+    "total",
 ]
 
 

@@ -56,6 +56,7 @@ class Book:
         self.version = 0  # updates so far
         self.alive = set(range(workers))  # whom the rule may wait for
         self.paused: set[int] = set()
+        self.away: set[int] = set()  # who will be back with its next gradient
         self.clocks = [0] * workers  # gradients that each has pushed
         self.backup = {rank: self.x.clone() for rank in range(workers)} if rule.backups else {}
         self.state: Any = rule.init(workers)
@@ -142,8 +143,8 @@ class Book:
     @torch.no_grad()
     def leave(self, rank: int) -> None:
         """A worker has ended or died."""
-        self.alive.discard(rank)
-        self.paused.discard(rank)
+        for some in (self.alive, self.paused, self.away):
+            some.discard(rank)
         self.rule.left(rank, self)
 
     @torch.no_grad()
@@ -152,6 +153,19 @@ class Book:
         self.alive.discard(rank)
         self.paused.add(rank)
         self.rule.left(rank, self)
+
+    @torch.no_grad()
+    def step_out(self, rank: int) -> None:
+        """A worker meets others elsewhere, and is not waited for until it is back."""
+        self.alive.discard(rank)
+        self.away.add(rank)
+        self.rule.left(rank, self)
+
+    def back(self, rank: int) -> None:
+        """A worker is heard of; it may have been away."""
+        if rank in self.away:
+            self.away.discard(rank)
+            self.alive.add(rank)
 
     def go_on(self) -> None:
         """Those that were paused are waited for again."""

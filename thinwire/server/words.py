@@ -29,6 +29,7 @@ READY: Final = _word(1)  # a worker asks for its turn, and a server grants it
 PAUSED: Final = _word(2)  # a worker saves, and a server has saved
 BUSY: Final = _word(3)  # a server is there, and the answer is still to come
 LAST: Final = _word(4)  # a worker's last word; the last model is the answer
+AWAY: Final = _word(5)  # a worker meets others elsewhere; there is no answer
 
 
 def is_word(data: Tensor, word: Tensor) -> bool:

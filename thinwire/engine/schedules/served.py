@@ -19,7 +19,7 @@ import torch
 from thinwire.core.types import Context, Key
 from thinwire.engine.asking import Asking
 from thinwire.engine.checkpoint import Restored, agreed
-from thinwire.engine.events import Ends, StepBegins, StepEnds
+from thinwire.engine.events import Ends, Settle, StepBegins, StepEnds
 from thinwire.engine.half import Half
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.serving import Serving
@@ -35,12 +35,18 @@ from thinwire.server.words import Message, Reply
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.engine.loop import Loop
+
 
 @final
 class Served(Schedule):
     """The worker's half; `_server` is there on ranks that serve."""
 
     takes_closures = True
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self._trains = False  # not before `begin`
 
     def begin(self) -> None:
         """Start the server of this rank's shard, if it has one."""
@@ -80,7 +86,11 @@ class Served(Schedule):
     async def run(self) -> None:
         """Push, pull, step."""
         loop = self.loop
-        while not isinstance(await loop.next(StepBegins, Ends), Ends):
+        while not isinstance(event := await loop.next(StepBegins, Settle, Ends), Ends):
+            if isinstance(event, Settle):
+                if self._trains:
+                    await self._asking.step_out()
+                continue
             if not self._trains:
                 raise ValueError(
                     f"rank {loop.runner.comm.rank} only serves, and does not train; write `if wire.trains:` before "
