@@ -20,7 +20,6 @@ from thinwire import Channel, Method, Overlap, Sync
 from thinwire.compressors import Identity, Qsgd
 from thinwire.core.method import METHODS
 from thinwire.exchange import AllGather, AllReduce, ScatterGather
-from thinwire.optim import ProximalSGD
 
 SMALL = Overlap(bucket_mb=2048 / 2**20, chunk_mb=1024 / 2**20)  # several buckets of several chunks in a tiny net
 IDENTITY = [
@@ -65,9 +64,9 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
         method = METHODS.parse(name)
         adam = name == "one-bit-adam"
         optimizer: torch.optim.Optimizer
-        optimizer = tw.OneBitAdam(model.parameters(), lr=1e-2, freeze=4) if adam else sgd(model, 0.002)
+        optimizer = tw.optim.OneBitAdam(model.parameters(), lr=1e-2, freeze=4) if adam else sgd(model, 0.002)
         if name == "diana":  # with its proximal step
-            optimizer = ProximalSGD(model.parameters(), lr=0.01, momentum=0.9, l1=0.1)
+            optimizer = tw.optim.ProximalSGD(model.parameters(), lr=0.01, momentum=0.9, l1=0.1)
         if adam:
             method = METHODS.parse("one-bit-adam:warmup=4")
         bits = []

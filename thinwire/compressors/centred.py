@@ -178,7 +178,7 @@ def centre(x: Tensor, s: float, rounds: int) -> float:
     >>> centre(torch.tensor([0.0, 0.0, 1.0, 7.0]), s=2.0, rounds=0)
     2.0
     >>> centre(torch.tensor([0.0, 0.0, 1.0, 7.0]), s=2.0, rounds=1)  # 7 is certain to go, and no longer counts
-    0.3333333432674408
+    0.5714285969734192
     """
     mu = mean(x)
     least, step = _error(x, mu, s)

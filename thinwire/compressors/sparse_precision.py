@@ -12,7 +12,7 @@ Bounds: E C(a) = a, and E|C(a) - a|^2 <= (d/s) (1 + omega_Q) - 1 times |a|^2, om
 NaN or inf anywhere decodes to NaN everywhere.
 
 >>> round(SparsePrecision(ratio=0.1, bits=8).omega(1000), 2)
-10.24
+9.15
 
 Reference: Yu, Wu, Huang, "Double quantization for communication-efficient distributed optimization", NeurIPS 2019,
 arXiv 1805.10111, algorithm 2, which sparsifies as Wangni et al., arXiv 1710.09854.
