@@ -51,9 +51,10 @@ def trained(
     steps: range,
     states: States | None = None,
     at: int | None = None,
+    early: int | None = None,
     stragglers: Stragglers | None = None,
 ) -> tuple[Tensor, States]:
-    """The model in the end, and what was saved before step `at`."""
+    """The model in the end, and what was saved before step `at`, on rank 1 before step `early` if that is given."""
     clock = VirtualClock(ranks, Network("1gbit", "1ms"), stragglers, 0)
     setting = Setting(Problem(Three, loss, sgd), method, 0, 7)
     everybody = [Worker(clock, rank, setting) for rank in range(ranks)]
@@ -68,7 +69,7 @@ def trained(
             driver.load(found.own, resized=found.resized)
             await driver.schedule.adopt(found)
         for step in steps if driver.schedule.trains else range(at or 0, (at or -1) + 1):
-            if step == at:
+            if step == (early if worker.rank == 1 and early is not None else at):
                 saved.update(collect(runner, driver.loop.buckets, await driver.schedule.save()))
             if driver.schedule.trains:
                 await worker.step(step)
@@ -125,6 +126,13 @@ def test_whatever_the_rule_the_others_wait_for_nobody_who_is_paused(rule: Rule) 
     _, states = trained(method, 3, range(STEPS), at=AT, stragglers=slow)
     _, again = trained(method, 3, range(AT, AT + 1), states, at=AT, stragglers=slow)
     assert same(states, again)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_nor_for_one_who_is_paused_before_they_have_taken_as_many_steps(rule: Rule) -> None:
+    """Somebody who waits for it when it pauses goes on."""
+    _, states = trained(served(rule), 3, range(STEPS), at=AT, early=1)
+    assert [states[f"rank{rank}"]["served"]["worker"]["clock"] for rank in range(3)] == [AT, 1, AT]
 
 
 def same(a: Any, b: Any) -> bool:

@@ -210,3 +210,7 @@ def test_whoever_meets_others_elsewhere_is_not_waited_for() -> None:
             clock.spawn(worker.rank, life(worker))
         clock.run()
     assert met == [3, 3, 3]
+    for worker in workers:  # 3 steps of two and one of one, 5 of one alone, and one of two after the meeting
+        figures = worker.driver.schedule.report()
+        assert figures["used"] + figures["dropped"] == figures["pushes"] == 4 + 4 + 8 + 3
+        assert figures["used"] - figures["updates"] >= 4

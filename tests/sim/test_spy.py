@@ -69,15 +69,16 @@ def exact(rule: Spy, updates: int) -> tuple[list[float], list[int], Book]:
 
 
 def test_the_error_falls_at_a_linear_rate_that_p_sets() -> None:
-    """Measured: 5e-14 after 250 updates with p = 1, 4e-15 after 1000 with 0.3, 2e-3 after 500 with 0.1."""
-    at_300 = []
-    for p, updates, bound in ((1.0, 300, 1e-12), (0.3, 1000, 1e-13), (0.1, 500, 1e-2)):
+    """Measured: 5e-14 after 250 updates with p = 1; 5e-9 after 500 and 4e-15 after 1000 with p = 0.3; 2e-3 and 9e-6
+    with p = 0.1."""
+    at_250 = []
+    for p, updates, bound in ((1.0, 250, 1e-12), (0.3, 500, 1e-7), (0.1, 500, 1e-2)):
         errors, sizes, book = exact(Spy(p, L1, SHARES), updates)
         assert errors[-1] < bound
         assert torch.equal(book.x != 0, TRUTH != 0)  # the support of the optimum
         assert sum(sizes) / len(sizes) == pytest.approx(p * D, rel=0.1)
-        at_300.append(errors[299])
-    assert at_300[0] < at_300[1] < at_300[2]
+        at_250.append(errors[249])
+    assert at_250[0] < at_250[1] < at_250[2]
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -102,10 +103,10 @@ def model(done: Simulation) -> Tensor:
 
 
 def test_on_the_clock_it_finds_the_support_and_both_ways_are_sparse() -> None:
-    steps = 100
+    steps = 80
     done = run(Spy(0.3, L1, SHARES), steps)
     best = optimum(SHARES)
-    assert (model(done) - best).abs().max() < 1e-4
+    assert (model(done) - best).abs().max() < 1e-3
     assert torch.equal(model(done) != 0, best != 0)
     values = (
         done.stats[1]["bytes_sent"] / steps - 48 - 16 - 32
@@ -125,8 +126,8 @@ def test_all_elements_are_asynchronous_proximal_gradient_descent() -> None:
 
 
 def test_a_compressor_may_lose_some_of_it() -> None:
-    done = run(Spy(0.3, L1, SHARES), 60, channel=tw.methods.asgd("qsgd:bits=8").exchange.hops[""])
-    assert (model(done) - optimum(SHARES)).abs().max() < 1e-2
+    done = run(Spy(0.3, L1, SHARES), 40, channel=tw.methods.asgd("qsgd:bits=8").exchange.hops[""])
+    assert (model(done) - optimum(SHARES)).abs().max() < 0.05
 
 
 def test_refusals() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, cast, final
 
 import torch
 
-from thinwire.core.abreast import abreast
 from thinwire.core.bitpack import BitPack
 from thinwire.core.codec import Codec
 from thinwire.core.coded import Coded, SymbolCompressor
@@ -90,9 +89,7 @@ class Channel(Config):
         clock = vectors[0][2].clock
         with clock.span("encode"):
             if self.memory.feedback is not None or not (self.memory.remembers or self.memory.skips):
-                works = [partial(self._begin, *vector) for vector in vectors]
-                alike = self.encoder.fixed_size  # one pass each, which keeps a GPU busy
-                sealed = finish([work() for work in works] if alike else abreast(works, vectors[0][0].device))
+                sealed = finish([self._begin(*vector) for vector in vectors])
                 return [ctx.sent(payload) for payload, (_, _, ctx) in zip(sealed, vectors, strict=True)]
             payloads = [self._send(*vector) for vector in vectors]
         if self.memory.skips:

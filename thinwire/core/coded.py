@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
-from thinwire.core.abreast import abreast
 from thinwire.core.codec import Codec
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
@@ -126,7 +124,7 @@ class Coded(Compressor):
     def mean(
         self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
     ) -> None:
-        """Added one after another; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
+        """One after another; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
         if not (self.decodes_any and layout.numel and all(payload.later is not None for payload in payloads)):
             super().mean(payloads, layout, out, weight, key)
             return
@@ -135,8 +133,8 @@ class Coded(Compressor):
         if not payloads:
             out.zero_()
         flat = out.detach().view(-1)
-        reads = [partial(self._read, payload.aligned().body, layout, payload.later) for payload in payloads]
-        for place, (side, symbols) in enumerate(abreast(reads, out.device)):
+        for place, payload in enumerate(payloads):
+            side, symbols = self._read(payload.aligned().body, layout, payload.later)
             (self.compressor.add_symbols if place else self.compressor.put_symbols)(
                 side, symbols, layout, flat, weight
             )

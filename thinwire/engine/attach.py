@@ -208,9 +208,10 @@ class Wire:
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
 
     def settle(self) -> None:
-        """Let nobody wait for this rank until its next step; for ranks that meet elsewhere, as in `dist.barrier`.
+        """Let nobody wait for this rank until its next step, or until all have called it.
 
-        Servers whose rules wait for gradients would otherwise wait for ranks which wait for them.
+        For ranks that are about to meet elsewhere, as in `dist.barrier`: servers whose rules wait for gradients would
+        otherwise wait for ranks which wait for them.
         """
         self._driver.run(self._driver.settle())
 

@@ -121,7 +121,7 @@ class Serving:
     async def still(self) -> dict[str, Any]:
         """The book, when all workers are paused or have ended; for a rank that has no worker."""
         with self._lock:
-            if not self.book.alive and not self.book.away:
+            if not self.book.alive:
                 return self.book.save()
         await self._stills.take()
         return self.saved
@@ -139,14 +139,16 @@ class Serving:
             self.boxes[rank].put(word)
 
     def _still(self, words: dict[int, Any]) -> None:
-        """Nobody trains: all have ended, or those that have not are paused."""
+        """Nobody trains: those that have not ended are paused, or have met and will go on together."""
         book = self.book
         if book.paused:
             self.saved = book.save()
             self._stills.put(SAVED)
             words |= dict.fromkeys(book.paused, SAVED)
             book.go_on()
-        elif self._ending and not book.away:
+        elif book.away:
+            book.all_back()
+        elif self._ending:
             last = book.rule.result(book).clone().view(torch.uint8)
             words |= dict.fromkeys(self._ending, Reply(book.version, 1.0, last))
             self._ending = set()

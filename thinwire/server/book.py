@@ -167,6 +167,11 @@ class Book:
             self.away.discard(rank)
             self.alive.add(rank)
 
+    def all_back(self) -> None:
+        """Nobody is left who could wait for those that are away; they are waited for again, lest one goes alone."""
+        self.alive |= self.away
+        self.away = set()
+
     def go_on(self) -> None:
         """Those that were paused are waited for again."""
         self.alive |= self.paused

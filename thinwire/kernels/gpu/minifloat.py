@@ -9,7 +9,7 @@ import torch
 
 from thinwire.kernels.gpu import floats, plan
 from thinwire.kernels.gpu.decode import MOST
-from thinwire.kernels.gpu.launch import NB, PRECISE, WARPS, as_words, on, scaled
+from thinwire.kernels.gpu.launch import FEW_REGISTERS, NB, PRECISE, WARPS, as_words, on, scaled
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def add(
                     FULL=part.full,
                     NB=part.per_program,
                     num_warps=WARPS if part.full else 1,
+                    maxnreg=FEW_REGISTERS,
                     **PRECISE,
                 )
 
