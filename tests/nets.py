@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -80,11 +81,23 @@ def train(
     optimizer: torch.optim.Optimizer,
     steps: range,
     data: Callable[[int], tuple[Tensor, Tensor]] = batch,
+    *,
+    closures: bool = False,
 ) -> None:
-    for step in steps:
+    """With `closures`, steps compute their gradients themselves, as often as the method wants."""
+
+    def evaluate(step: int) -> Tensor:
         optimizer.zero_grad()
-        loss(model, data(step)).backward()
-        optimizer.step()
+        value = loss(model, data(step))
+        value.backward()
+        return value
+
+    for step in steps:
+        if closures:
+            assert optimizer.step(partial(evaluate, step)) > 0  # type: ignore[arg-type]
+        else:
+            evaluate(step)
+            optimizer.step()
 
 
 def flat(model: nn.Module) -> Tensor:

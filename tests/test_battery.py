@@ -10,13 +10,13 @@ from battery import INSTANCES, LAYOUT, SIZES, coded_and_back, vector
 
 import thinwire
 from thinwire import Key, Layout, Payload, codecs, compressors
-from thinwire.compressors import AtomoSpectral, Cast, CountSketch, Identity, Rotated, Sign
+from thinwire.compressors import AtomoFourier, AtomoSpectral, Cast, CountSketch, Identity, Rotated, Sign
 from thinwire.compressors.rotated_code import RotatedCode
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor, encode_with_feedback, scheme
 from thinwire.core.config import from_json
 
-MIXING = (AtomoSpectral, CountSketch, Rotated, RotatedCode)
+MIXING = (AtomoFourier, AtomoSpectral, CountSketch, Rotated, RotatedCode)
 """Compressors whose elements decode with other elements' noise, of either sign."""
 each_instance = pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)
 

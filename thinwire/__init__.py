@@ -2,10 +2,11 @@
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology` and
-`sync`. `simulate` trains on workers and networks that are not there, which `sim` describes.
+`sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim` has the
+optimizers that some methods need.
 """
 
-from thinwire import codecs, compressors, exchange, kernels, memory, methods, sim, sync, topology
+from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, sim, sync, topology
 from thinwire.comm import Comm, run
 from thinwire.comm.network import Network
 from thinwire.core.by_id import method
@@ -18,7 +19,6 @@ from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook
 from thinwire.engine.checkpoint import read as read_checkpoint
-from thinwire.optim import OneBitAdam
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -32,7 +32,6 @@ __all__ = [
     "Layout",
     "Method",
     "Network",
-    "OneBitAdam",
     "Overlap",
     "Payload",
     "PayloadError",
@@ -48,6 +47,7 @@ __all__ = [
     "memory",
     "method",
     "methods",
+    "optim",
     "read_checkpoint",
     "run",
     "sim",

@@ -12,8 +12,9 @@ from sheet import decoded, gauss
 from torch import Tensor
 
 from thinwire import Key, Layout, PayloadError
-from thinwire.compressors import AtomoEntries, AtomoSpectral
+from thinwire.compressors import AtomoEntries, AtomoFourier, AtomoSpectral
 from thinwire.compressors.atomo import BROKEN, probabilities, sample
+from thinwire.kernels.dct import basis
 
 
 @given(
@@ -126,9 +127,29 @@ def test_nan_spoils_its_matrix_alone() -> None:
     assert out[1200:].isfinite().all()
 
 
+def test_fourier_variance_mean_and_bits() -> None:
+    """The transform is orthonormal, so that the formula holds for cosines; a smooth matrix needs few of them."""
+    layout, c = Layout(("m",), ((16, 16),)), AtomoFourier(budget=0.1)
+    row = torch.linspace(0, 1, 16)
+    x = ((row[:, None] + row.square()).sin() + 0.01 * gauss(16, 16)).reshape(-1)
+    lam = (basis(16) @ x.view(16, 16) @ basis(16).T).abs().double().view(-1)
+    exact = variance(lam, 25.6)
+    payloads = [c.encode(x, layout, Key(seed=3, step=i)) for i in range(300)]
+    draws = torch.stack([c.decode(one, layout, key=Key(seed=3, step=i)) for i, one in enumerate(payloads)]).double()
+    assert (draws - x).square().sum(1).mean().item() == pytest.approx(exact, rel=0.1)
+    assert (draws.mean(0) - x).square().sum().item() == pytest.approx(exact / 300, rel=0.5)
+    assert exact < 0.02 * variance(x.abs().double(), 25.6)  # of single elements
+    sizes = [one.body.numel() for one in payloads]
+    assert sum(sizes) / 300 == pytest.approx(8 + 25.6 * (4 + 5 / 8), rel=0.1)
+
+
 def test_bad_settings_and_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="0 < budget <= 1"):
         AtomoEntries(budget=3)
+    with pytest.raises(ValueError, match="share of the cosines"):
+        AtomoFourier(budget=0)
+    with pytest.raises(ValueError, match="side of a chunk"):
+        AtomoFourier(chunk=0)
     with pytest.raises(ValueError, match="how many singular vectors"):
         AtomoSpectral(budget=0)
     layout, out, c = Layout(("m",), ((30, 40),)), torch.zeros(1200), AtomoSpectral()
@@ -138,5 +159,7 @@ def test_bad_settings_and_bytes_are_refused() -> None:
             c.add(body, layout, Key(), out, 1.0)
     with pytest.raises(PayloadError):
         c.add(torch.empty(0, dtype=torch.uint8), layout, Key(), out, 1.0)
+    with pytest.raises(PayloadError):
+        AtomoFourier().add(torch.tensor([7], dtype=torch.int32).view(torch.uint8), layout, Key(), out, 1.0)
     with pytest.raises(PayloadError):
         AtomoEntries().add(torch.tensor([7], dtype=torch.int32).view(torch.uint8), layout, Key(), out, 1.0)

@@ -63,7 +63,10 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
         model = net()
         method = METHODS.parse(name)
         adam = name == "one-bit-adam"
-        optimizer = tw.OneBitAdam(model.parameters(), lr=1e-2, freeze=4) if adam else sgd(model, 0.002)
+        optimizer: torch.optim.Optimizer
+        optimizer = tw.optim.OneBitAdam(model.parameters(), lr=1e-2, freeze=4) if adam else sgd(model, 0.002)
+        if name == "diana":  # with its proximal step
+            optimizer = tw.optim.ProximalSGD(model.parameters(), lr=0.01, momentum=0.9, l1=0.1)
         if adam:
             method = METHODS.parse("one-bit-adam:warmup=4")
         bits = []
@@ -71,6 +74,7 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
             for step in range(steps):
                 train(model, optimizer, range(step, step + 1))
                 bits.append(zlib.crc32(flat(model).numpy().tobytes()))
+        assert name != "diana" or 0 < (flat(model) == 0).float().mean() < 1
         out[name] = bits, loss(model, batch(99, 0)).item()
     return out
 

@@ -32,7 +32,7 @@ def trained(name: str) -> tuple[Tensor, bool]:
     method = METHODS.parse(name)
     optimizer = optimizer_of(method, Step(0.01), model.parameters())
     with tw.attach(model, optimizer, method, min_size=0, timeout=30.0):
-        train(model, optimizer, range(STEPS))
+        train(model, optimizer, range(STEPS), closures=method.exchange.served)
     return flat(model), method.sync.of == Param() or equal_everywhere(flat(model))
 
 

@@ -68,7 +68,7 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "write exclude=['0.weight']",
         "exchanges gradients in every step; got Sync(of=Momentum(), every=4, staleness=0, warmup=0): write Sync()",
         "all-gather has rounds that ranks take together",
-        "write optimizer = thinwire.OneBitAdam(model.parameters())",
+        "write optimizer = thinwire.optim.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",
         "exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)",
     ]

@@ -67,9 +67,11 @@ def test_who_is_special() -> None:
         for fact in ("one_piece", "pulls", "asynchronous", "before_step")
     }
     assert held["one_piece"] == held["pulls"] == {"d-admm", "edge-admm"}
-    served = {"asgd", "backup-workers", "dc-asgd", "r2sp", "softsync", "ssp"}
+    admms = {"ad-admm", "async-admm", "consensus-admm"}
+    served = {"asgd", "asylpg", "backup-workers", "dbpg", "dc-asgd", "r2sp", "softsync", "spy", "ssp"} | admms
     assert held["asynchronous"] == {"ad-psgd"} | served
-    assert {name for name in METHODS if made(name).bounded} == {"ssp"}
+    assert {name for name in METHODS if made(name).bounded} == {"dbpg", "ssp"} | admms
+    assert {name for name in METHODS if made(name).local_steps} == admms
     assert held["before_step"] == {"ad-psgd", "d-psgd"}
     assert not made("sgd").measurable
     assert made("qsgd").measurable

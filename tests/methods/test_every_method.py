@@ -22,6 +22,7 @@ from thinwire.sync import Param
 NAMES = list(METHODS)
 VARIANTS = [
     "atomo:form=entries",
+    "atomo:form=fourier",
     "bf16",
     "choco-sgd:compressor=scaled-sign,copies=true",
     "choco-sgd:topology=(torus:rows=2),eta=0.3,every=2",
@@ -35,6 +36,8 @@ VARIANTS = [
     "demo:beta=0.9,k=16,sign=false",
     "dgc:ratio=0.01,nesterov=true,clip=1,warmup=2",
     "diana:levels=4,norm=l2,block=64,alpha=0.125",
+    "asgd:down=(qsgd:bits=8),servers=2",
+    "double-squeeze:compressor=(topk:ratio=0.1)",
     "drive:exchange=scatter-gather",
     "ecd-psgd:topology=hypercube",
     "ecq-sgd:code=huffman",
@@ -57,6 +60,8 @@ VARIANTS = [
     "qsgd:code=rans",
     "qsgd:levels=4,norm=l2",
     "randomk:feedback=false",
+    "rdme:ratio=0.1,p=uniform",
+    "refining:bits=4,width=8,kappa=0.9",
     "signum:beta=0.99",
     "sketched-sgd:ratio=0.02",
     "sparse-loco:k=32,block=1024",

@@ -44,6 +44,8 @@ def test_top_k_stalls_without_feedback_floors_with_it_and_ef21_converges() -> No
         ("sbc:ratio=0.125", 0.05, 50, 0.02),
         ("strom:tau=2", 0.07, 43, 0.03),
         ("wangni:ratio=0.25", 0.05, 50, 0.035),
+        ("rdme:ratio=0.25", 0.05, 50, 0.035),
+        ("rdme:ratio=0.5,p=uniform", 0.05, 50, 0.035),
         ("sketched-sgd:ratio=0.125", 0.07, 43, 0.001),
     ],
 )

@@ -1,10 +1,12 @@
 """Lossy maps, one idea per file. `get("qsgd:bits=4")` makes one from its id."""
 
 from thinwire.compressors.atomo import AtomoEntries, AtomoSpectral
+from thinwire.compressors.atomo_fourier import AtomoFourier
 from thinwire.compressors.block import BlockQuantiser
 from thinwire.compressors.block_topk import BlockTopK
 from thinwire.compressors.blockwise8 import Blockwise8
 from thinwire.compressors.cast import Cast
+from thinwire.compressors.centred import Centred, CentredK
 from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.dct_topk import DctTopK
 from thinwire.compressors.dead_zone import DeadZone
@@ -25,6 +27,7 @@ from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.quantile8 import Quantile8
 from thinwire.compressors.random_k import RandomK
+from thinwire.compressors.refining import Refining
 from thinwire.compressors.rotated import Rotated
 from thinwire.compressors.sampled_topk import SampledTopK
 from thinwire.compressors.sbc import Sbc
@@ -32,6 +35,7 @@ from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.compressors.shrunk import Shrunk
 from thinwire.compressors.sign import Sign
 from thinwire.compressors.sparse_loco import SparseLoco
+from thinwire.compressors.sparse_precision import SparsePrecision
 from thinwire.compressors.strom import Strom
 from thinwire.compressors.terngrad import TernGrad
 from thinwire.compressors.topk import TopK
@@ -43,11 +47,14 @@ from thinwire.core.registry import Registry
 __all__ = [
     "COMPRESSORS",
     "AtomoEntries",
+    "AtomoFourier",
     "AtomoSpectral",
     "BlockQuantiser",
     "BlockTopK",
     "Blockwise8",
     "Cast",
+    "Centred",
+    "CentredK",
     "Compressor",
     "CountSketch",
     "DctTopK",
@@ -69,6 +76,7 @@ __all__ = [
     "Qsgd",
     "Quantile8",
     "RandomK",
+    "Refining",
     "Rotated",
     "SampledTopK",
     "Sbc",
@@ -76,6 +84,7 @@ __all__ = [
     "Shrunk",
     "Sign",
     "SparseLoco",
+    "SparsePrecision",
     "Strom",
     "TernGrad",
     "TopK",
@@ -95,10 +104,13 @@ COMPRESSORS: Registry[Compressor] = Registry("compressor", "thinwire.compressors
 
 for _cls in (
     AtomoEntries,
+    AtomoFourier,
     AtomoSpectral,
     BlockTopK,
     Blockwise8,
     Cast,
+    Centred,
+    CentredK,
     CountSketch,
     DctTopK,
     DeadZone,
@@ -119,6 +131,7 @@ for _cls in (
     Qsgd,
     Quantile8,
     RandomK,
+    Refining,
     Rotated,
     SampledTopK,
     Sbc,
@@ -126,6 +139,7 @@ for _cls in (
     Shrunk,
     Sign,
     SparseLoco,
+    SparsePrecision,
     Strom,
     TernGrad,
     TopK,

@@ -19,6 +19,8 @@ p_i) times u_i and v_i: 32 (m + k) bits per atom. Tensors for which s atoms are 
 = min(m, k)/s - 1 <= sqrt(d)/s - 1. The decomposition is LAPACK's in float64: machines may differ in the bits that
 they send, but all decode them alike.
 
+`thinwire.compressors.atomo_fourier` has cosines as atoms.
+
 Reference: Wang, Sievert, Liu, Charles, Papailiopoulos, Wright, "ATOMO: communication-efficient learning via atomic
 sparsification", NeurIPS 2018, arXiv 1806.04090, algorithm 1.
 

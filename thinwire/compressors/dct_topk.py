@@ -90,6 +90,15 @@ def grids(layout: Layout, most: int) -> tuple[Grid, ...]:
     return tuple(out)
 
 
+def inverse(coefficients: Tensor, cut: tuple[Grid, ...]) -> Tensor:
+    """The vector of the coefficients of all chunks."""
+    out = torch.empty_like(coefficients)
+    for grid in cut:
+        part = coefficients[grid.start : grid.stop].view(grid.cells, grid.m, grid.n)
+        out[grid.start : grid.stop] = grid.join(idct(part))
+    return out
+
+
 @final
 @dataclass(frozen=True)
 class DctTopK(Biased, BasisCompressor):
@@ -149,11 +158,7 @@ class DctTopK(Biased, BasisCompressor):
 
     def synthesise(self, coefficients: Tensor, layout: Layout) -> Tensor:
         """The inverse transform of every chunk."""
-        out = torch.empty_like(coefficients)
-        for grid in grids(layout, self.chunk):
-            part = coefficients[grid.start : grid.stop].view(grid.cells, grid.m, grid.n)
-            out[grid.start : grid.stop] = grid.join(idct(part))
-        return out
+        return inverse(coefficients, grids(layout, self.chunk))
 
     def _count(self, layout: Layout) -> int:
         return sum(grid.cells * min(self.k, grid.m * grid.n) for grid in grids(layout, self.chunk))

@@ -112,6 +112,11 @@ class Exchange(Config, ABC):
         return False
 
     @property
+    def local_steps(self) -> bool:
+        """Whether the workers of that server take steps of their own, and push what came of them."""
+        return False
+
+    @property
     def pulls(self) -> bool:
         """Whether `begin` and `penalty` change what each rank minimises between two exchanges."""
         return False

@@ -76,6 +76,12 @@ class Payload:
         """Bytes in all."""
         return self.data.numel()
 
+    @property
+    def scheme(self) -> int:
+        """What the header says of the compressor and the layout that it was made for; 0 if there is no header."""
+        made_by: int = HEADER.unpack(self._known())[4] if self.nbytes >= HEADER.size else 0
+        return made_by
+
     def aligned(self) -> Payload:
         """The same bytes at an address where numbers can be read in place; copied only if necessary."""
         return self if self.data.data_ptr() % 8 == 0 else replace(self, data=self.data.clone())

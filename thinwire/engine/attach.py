@@ -147,6 +147,11 @@ class Wire:
         """The method in use."""
         return self._runner.method
 
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains: not if it only serves (`servers=2`), and then `detach` serves till the end."""
+        return self._driver.schedule.trains
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes in the block only accumulate; the next one outside it exchanges the sum.
@@ -159,6 +164,16 @@ class Wire:
             yield
         finally:
             self._quiet -= 1
+
+    def batch(self, samples: int) -> int:
+        """How many samples this rank should take next, where ranks take `samples` on average.
+
+        With `r2sp`, ranks that call it before every step take batches in proportion to their speed, so that all take
+        equally long, and a gradient weighs as much as it has samples. With other methods it is `samples`.
+        """
+        if samples < 1:
+            raise ValueError(f"batch({samples}): write how many samples a rank takes on average, such as batch(64)")
+        return self._driver.schedule.batch(samples)
 
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
@@ -191,6 +206,14 @@ class Wire:
             cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
             model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
+
+    def settle(self) -> None:
+        """Let nobody wait for this rank until its next step, or until all have called it.
+
+        For ranks that are about to meet elsewhere, as in `dist.barrier`: servers whose rules wait for gradients would
+        otherwise wait for ranks which wait for them.
+        """
+        self._driver.run(self._driver.settle())
 
     def distances(self) -> list[tuple[int, float]]:
         """How far apart the models were, as (round, estimate), measured every 50 rounds of a method that gossips."""
@@ -226,7 +249,8 @@ class Wire:
     def state_dict(self) -> dict[str, Any]:
         """The memories of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint.
 
-        Where models are exchanged, this rank's model is part of it.
+        Where models are exchanged, this rank's model is part of it. With servers, it waits until all workers that
+        train have called it or have ended, and what a server keeps is part of it.
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
@@ -239,10 +263,12 @@ class Wire:
 
         On another number of ranks, pass the states of all ranks as a list: every rank then takes the mean of the
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
-        every rank starts from the mean of the models, without memories.
+        every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        saved, resized = self._restore(state, on_resize=on_resize)
-        self._driver.load(saved, resized=resized)
+        found = self._restore(state, on_resize=on_resize)
+        self._driver.load(found.own, resized=found.resized)
+        with torch.no_grad():
+            self._transport.run(self._driver.schedule.adopt(found))
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
@@ -326,7 +352,7 @@ class Wire:
     @torch.no_grad()
     def _restore(
         self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize, same: bool = True
-    ) -> tuple[Mapping[str, Any], bool]:
+    ) -> checkpoint.Restored:
         work = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize, same=same)
         return self._transport.run(work)
 
@@ -334,8 +360,10 @@ class Wire:
     def _average(self) -> None:
         """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
 
-        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged.
+        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged. Ranks
+        that did not wait for each other have taken different numbers of rounds, and go on from the largest.
         """
+        self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
         moments: dict[str, torch.Tensor] = {}
         for p, item in self._trained:

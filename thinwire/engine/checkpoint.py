@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from thinwire.engine.runner import Runner
 
 T = TypeVar("T")
+COMMON = ("ranks", "round", "seed", "method")  # the same in the states of all ranks
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -55,18 +56,26 @@ def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] |
     return {f"rank{runner.comm.rank}": state}
 
 
+class Restored(NamedTuple):
+    """What was saved besides memories."""
+
+    own: Mapping[str, Any]  # by this rank, or by one of them where their number has changed
+    everybody: Mapping[int, Mapping[str, Any]]  # the states that were given, by rank
+    resized: bool  # whether the number of ranks has changed
+    fresh: bool  # whether memories are then forgotten
+
+
 async def restore(
     runner: Runner, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
-) -> tuple[Mapping[str, Any], bool]:
+) -> Restored:
     """Fill the memories; one that was not saved for a parameter starts anew. Every rank calls it.
 
     A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was. The state
-    of another method is an error too, unless `same` is False. Returns what else was saved, and whether the number of
-    ranks has changed.
+    of another method is an error too, unless `same` is False.
     """
     comm = runner.comm
-    states = await _agreed(runner, lambda: _checked(runner, buckets, saved, on_resize, same=same))
-    first = next(iter(states.values()))
+    states = await agreed(runner, lambda: _checked(runner, buckets, saved, on_resize, same=same))
+    first = states.get(comm.rank, next(iter(states.values())))
     by_rank = {rank: held(state["tensors"]) for rank, state in states.items()}
     own = by_rank[comm.rank] if first["ranks"] == comm.size else None
     fresh = own is None and on_resize == "reset"
@@ -84,7 +93,7 @@ async def restore(
             return assembled([own] if covered(own, piece) else [*by_rank.values()], piece)
         return _resized(by_rank, piece, comm)
 
-    found = await _agreed(runner, lambda: [(piece, find(piece)) for piece in wanted])
+    found = await agreed(runner, lambda: [(piece, find(piece)) for piece in wanted])
     for piece, data in found:
         if data is None:
             piece.data.fill_(piece.slot.fill)
@@ -96,7 +105,7 @@ async def restore(
     for bucket in buckets:
         for chunk in bucket.chunks:
             chunk.lr = first["lr"].get(bucket.items[0].name)
-    return first, own is None
+    return Restored(first, states, own is None, fresh)
 
 
 def _resized(by_rank: Mapping[int, Held], wanted: Piece, comm: Comm) -> Tensor | None:
@@ -110,7 +119,7 @@ def _resized(by_rank: Mapping[int, Held], wanted: Piece, comm: Comm) -> Tensor |
     return assembled([own], wanted) if slot.on_resize == "keep" and covered(own, wanted) else None
 
 
-async def _agreed(runner: Runner, work: Callable[[], T]) -> T:
+async def agreed(runner: Runner, work: Callable[[], T]) -> T:
     """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
     wrong, result = "", None
     try:
@@ -146,7 +155,7 @@ def _checked(
         check_tensors(f"the state of rank {rank}", state, names if own else ())
     comm, first = runner.comm, next(iter(states.values()))
     for rank, state in states.items():
-        for entry in ("ranks", "round", "seed", "method"):
+        for entry in ("ranks", "seed", "method") if runner.method.exchange.served else COMMON:
             if state[entry] != first[entry]:
                 raise ValueError(
                     f"the states come from different runs or times: '{entry}' is {first[entry]!r} for rank "

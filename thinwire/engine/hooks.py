@@ -64,9 +64,23 @@ class HookDriver(Driver):
         else:  # as in most backward passes, where this runs once per parameter
             self._blocking(coroutine)
 
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        closure = next(iter([*args[1:], *kwargs.values()]), None) is not None
-        self.run(self.step_begins(closure=closure))
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """A schedule that takes closures has its gradients now; the optimizer is then given the loss alone."""
+        closure = next(iter([*args[1:], *kwargs.values()]), None)
+        self.loop.again = None
+        if closure is None or not self.schedule.takes_closures:
+            self.run(self.step_begins(closure=closure is not None))
+            return None
+
+        async def again() -> None:
+            with torch.enable_grad():
+                closure()
+
+        with torch.enable_grad():
+            loss = closure()
+        self.loop.again = again
+        self.run(self.step_begins())
+        return (args[0], lambda: loss), {}
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.run(self.step_ends())

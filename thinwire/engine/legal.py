@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from thinwire.core.signals import Grad
+from thinwire.core.signals import Grad, Param
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method
@@ -43,9 +43,15 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
 
 
 def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
-    """A server takes the gradients of every step; how far apart workers may be is for its rule to say."""
+    """A server takes the gradients of every step, or models; how far apart workers may be is for its rule to say."""
     sync, exchange = method.sync, method.exchange
-    if not isinstance(sync.of, Grad) or sync.every != 1 or sync.warmup:
+    if exchange.local_steps:
+        if not isinstance(sync.of, Param) or sync.warmup:
+            raise ValueError(
+                f"the workers of {exchange!r} push models; got {sync!r}: "
+                f"write Sync(of=Param(), every=10, staleness={sync.staleness})"
+            )
+    elif not isinstance(sync.of, Grad) or sync.every != 1 or sync.warmup:
         raise ValueError(f"a server is pushed the gradient of every step; got {sync!r}: write Sync(staleness=None)")
     if exchange.bounded != (sync.staleness is not None):
         write = "Sync(staleness=4)" if exchange.bounded else "Sync(staleness=None)"

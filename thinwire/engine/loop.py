@@ -12,7 +12,7 @@ like their buffers). A schedule may be started anew at any event, and must then 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -55,6 +55,9 @@ class Loop:
         self.filling = Filling(self, source, block)
         self.kept: dict[str, Any] = {}
         self.stepping = False  # inside optimizer.step
+        self.again: Callable[[], Awaitable[None]] | None = (
+            None  # computes the gradients of this step's batch once more
+        )
         # What the driver does with gradients that have been filled in and with results, and earlier gradients.
         self.filled: Callable[[Place, Tensor], None] = _nowhere
         self.deliver: Callable[[Place, Tensor], None] = _nowhere

@@ -136,11 +136,20 @@ class Runner:
         return self.round < self.method.sync.warmup
 
     def bucket(self, index: int, parcel: Parcel) -> Bucket:
-        """A bucket with its buffer and state."""
-        compressed = parcel.compressed and self.method.exchange != self.plain
+        """A bucket with its buffer and state; where servers keep the model, their schedule has the memories."""
+        exchange = self.method.exchange
+        compressed = parcel.compressed and exchange != self.plain and not exchange.served
         exchange = self.method.exchange if compressed else self.plain
         sizes = self.method.overlap.sizes(parcel.items[0].device.type)
         return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb)
+
+    async def latest(self) -> int:
+        """The largest number of rounds that a rank has taken."""
+
+        async def largest(comm: Comm) -> int:
+            return int(await comm.all_reduce(torch.tensor(self.round, dtype=torch.int64), op="max"))
+
+        return await self.transport.launch(largest)
 
     def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""

@@ -1,93 +1,60 @@
-"""Serving: the server's half. One coroutine per worker takes its gradients and sends the answers.
+"""Serving: a server's half. One coroutine per peer takes its gradients and sends the answers.
 
-Each worker has an edge of its own, so that one that dies or hangs silences nobody else: its edge breaks, the book no
+Each peer has an edge of its own, so that one that dies or hangs silences nobody else: its edge breaks, the book no
 longer counts it, and the others go on. A worker has one gradient under way at a time, so that an edge receives and
-answers in turn; whom the rule lets go on beside its sender finds the answer in a box.
+answers in turn; whom the rule lets go on beside its sender finds the answer in a box. While there is no answer, the
+server says now and then that it is there.
 """
 
 from __future__ import annotations
 
-import struct
+import logging
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from thinwire.core.comm import to_bytes, to_tensor
-from thinwire.core.payload import Payload
 from thinwire.core.types import Key
 from thinwire.engine.beside import Beside, BrokenEdge, Spawned
-from thinwire.exchange.server import SERVER
-from thinwire.server.book import Answer, Book
+from thinwire.server.book import Book
 from thinwire.server.rule import Push
+from thinwire.server.uplink import Uplink
+from thinwire.server.words import AWAY, BUSY, LAST, PAUSED, READY, Message, Reply, is_word, read
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.channel import Channel
     from thinwire.core.comm import Comm
-    from thinwire.core.types import Layout
+    from thinwire.server.shards import Shard
 
-UP = struct.Struct("<qqdqq")  # tag, clock, seconds, finite, learning rates
-DOWN = struct.Struct("<qq")  # version, whether a model follows
-ALIGNED = 16
-READY = torch.zeros(1, dtype=torch.uint8)  # a worker asks for its turn, and a server grants it
-LAST = torch.zeros(0, dtype=torch.uint8)  # a worker's last message
-
-
-class Message(NamedTuple):
-    """What a worker pushes."""
-
-    tag: int
-    clock: int
-    seconds: float
-    finite: bool
-    lrs: tuple[float, ...]
-
-    def pack(self, payload: Tensor) -> Tensor:
-        """One message of bytes."""
-        head = UP.pack(self.tag, self.clock, self.seconds, self.finite, len(self.lrs))
-        head += struct.pack(f"<{len(self.lrs)}d", *self.lrs)
-        head = head.ljust(-(-len(head) // ALIGNED) * ALIGNED, b"\0")
-        return torch.cat((to_tensor(head), payload.cpu()))
-
-
-def read(data: Tensor) -> tuple[Message, Tensor]:
-    """The message, and the bytes of its payload."""
-    tag, clock, seconds, finite, count = UP.unpack(to_bytes(data[: UP.size]))
-    end = UP.size + 8 * count
-    lrs = struct.unpack(f"<{count}d", to_bytes(data[UP.size : end]))
-    return Message(tag, clock, seconds, bool(finite), lrs), data[-(-end // ALIGNED) * ALIGNED :]
-
-
-def packed(answer: Answer) -> Tensor:
-    """What a worker is sent."""
-    head = to_tensor(DOWN.pack(answer.version, answer.model is not None))
-    return head if answer.model is None else torch.cat((head, answer.model.cpu().view(torch.uint8)))
-
-
-def unpacked(data: Tensor) -> Answer:
-    """The same again."""
-    version, follows = DOWN.unpack(to_bytes(data[: DOWN.size]))
-    return Answer(version, data[DOWN.size :].clone().view(torch.float32) if follows else None)
+log = logging.getLogger("thinwire")
+SAVED = "saved"  # to whoever has paused
 
 
 @final
 class Serving:
-    """`push` and `ready` are called for this rank's own worker; the edges call them for the others."""
+    """The server of one shard. `push` and `ready` are called for this rank's own worker; the edges do so for others.
 
-    def __init__(self, book: Book, channel: Channel, layout: Layout, seed: int, beside: Beside) -> None:
-        self.book = book
-        self._channel, self._layout, self._seed, self._beside = channel, layout, seed, beside
+    All ranks are peers, also those that only serve: at the end each is sent the model.
+    """
+
+    def __init__(self, book: Book, shard: Shard, channel: Channel, seed: int, beside: Beside, ranks: int) -> None:
+        self.book, self.shard = book, shard
+        self.saved: dict[str, Any] = {}  # the book, when all were last paused
+        self._stills = beside.box()  # a word whenever it was saved, for a rank that has no worker
+        self._seed, self._beside = seed, beside
+        self._up = [Uplink(book.rule, channel, shard.layout, book.x) for _ in range(book.workers)]
         self._lock = threading.Lock()
-        self.boxes = [beside.box() for _ in range(book.workers)]
+        self._ending: set[int] = set()  # whoever waits for the last model
+        self.boxes = [beside.box() for _ in range(ranks)]
         self.edges: dict[int, Spawned] = {}
 
     def start(self) -> None:
         """Listen to every other rank."""
-        for peer in range(self.book.workers):
-            if peer != SERVER:
+        for peer in range(len(self.boxes)):
+            if peer != self.shard.rank:
                 self.edges[peer] = self._beside.spawn(peer, lambda comm, peer=peer: self._edge(comm, peer))  # type: ignore[misc]
 
     def raise_if_failed(self) -> None:
@@ -98,42 +65,128 @@ class Serving:
 
     def ready(self, rank: int) -> None:
         """A worker asks for its turn."""
-        self._do(lambda: self.book.rule.ready(rank, self.book))
+
+        def asked() -> None:
+            self.book.back(rank)
+            self.book.rule.ready(rank, self.book)
+
+        self._do(asked)
 
     def push(self, rank: int, message: Message, payload: Tensor) -> None:
         """Decode a gradient and let the rule take it; one that is not finite is dropped."""
-        key, device = Key(self._seed, message.clock, rank), self.book.x.device
-        x = self._channel.encoder.decode(Payload(payload.to(device)), self._layout, key=key)
-        push = Push(rank, message.tag, message.clock, message.seconds, message.lrs, x)
-        self._do(lambda: self.book.arrived(push, finite=message.finite))
+        key, device = Key(self._seed, message.clock, rank, self.shard.number), self.book.x.device
+        x, keys = self._up[rank].decode(payload.to(device), key)
+        push = Push(rank, message.tag, message.clock, message.seconds, message.samples, message.lrs, x, keys)
 
-    def leave(self, rank: int) -> None:
-        """A worker has ended or died."""
-        self._do(lambda: self.book.leave(rank))
+        def arrived() -> None:
+            self.book.back(rank)
+            self.book.arrived(push, finite=message.finite)
+
+        self._do(arrived)
+
+    def forget(self) -> None:
+        """Lists of keys are named anew."""
+        for one in self._up:
+            one.forget()
+
+    def pause(self, rank: int) -> None:
+        """A worker has stopped to save; it goes on when all have, and this book is saved."""
+
+        def paused() -> None:
+            self.book.back(rank)
+            self.book.pause(rank)
+
+        self._do(paused)
+
+    def step_out(self, rank: int) -> None:
+        """A worker is not to be waited for until it is heard of again."""
+        self._do(lambda: self.book.step_out(rank))
+
+    def leave(self, rank: int, *, waits: bool = True) -> None:
+        """A peer has ended and waits for the last model, or it is gone."""
+
+        def left() -> None:
+            if waits:
+                self._ending.add(rank)
+            self.book.leave(rank)
+
+        self._do(left)
+
+    async def word(self, rank: int, meanwhile: Callable[[], Awaitable[None]]) -> Any:
+        """The next word for a peer; while there is none, `meanwhile` is done now and then."""
+        while (word := await self.boxes[rank].take(self._beside.beat)) is None:
+            await meanwhile()
+        return word
+
+    async def still(self) -> dict[str, Any]:
+        """The book, when all workers are paused or have ended; for a rank that has no worker."""
+        with self._lock:
+            if not self.book.alive:
+                return self.book.save()
+        await self._stills.take()
+        return self.saved
 
     def _do(self, change: Callable[[], None]) -> None:
         """Change the book, and tell whoever may go on."""
+        book = self.book
         with self._lock, torch.no_grad():
             change()
-            answers: dict[int, Any] = {**self.book.answers, **self.book.grants}
-            self.book.answers, self.book.grants = {}, {}
-        for rank, word in answers.items():
+            words: dict[int, Any] = {**book.answers, **book.grants}
+            book.answers, book.grants = {}, {}
+            if not book.alive:
+                self._still(words)
+        for rank, word in words.items():
             self.boxes[rank].put(word)
 
+    def _still(self, words: dict[int, Any]) -> None:
+        """Nobody trains: those that have not ended are paused, or have met and will go on together."""
+        book = self.book
+        if book.paused:
+            self.saved = book.save()
+            self._stills.put(SAVED)
+            words |= dict.fromkeys(book.paused, SAVED)
+            book.go_on()
+        elif book.away:
+            book.all_back()
+        elif self._ending:
+            last = book.rule.result(book).clone().view(torch.uint8)
+            words |= dict.fromkeys(self._ending, Reply(book.version, 1.0, last))
+            self._ending = set()
+
     async def _edge(self, comm: Comm, peer: int) -> None:
-        there = comm.sub((SERVER, peer))
+        there = comm.sub((self.shard.rank, peer))
+
+        async def answer() -> Any:
+            return await self.word(peer, lambda: there.post(1, BUSY))
+
+        ended = False
         try:
-            while (data := (await there.recv(1))[1]).numel():
-                if data.numel() == READY.numel():
+            while not ended:
+                data = (await there.recv(1))[1]
+                ended = is_word(data, LAST)
+                if ended:
+                    self.leave(peer)
+                    await there.send(1, (await answer()).pack())  # this process may end right after
+                elif is_word(data, READY):
                     self.ready(peer)
-                    await wait_until(there, self._beside, await self.boxes[peer].take())
+                    await wait_until(there, self._beside, await answer())
                     await there.post(1, READY)
+                elif is_word(data, AWAY):
+                    self.step_out(peer)
+                elif is_word(data, PAUSED):
+                    self.pause(peer)
+                    await answer()
+                    await there.post(1, PAUSED)
                 else:
                     self.push(peer, *read(data))
-                    await there.post(1, packed(await self.boxes[peer].take()))
-        except BrokenEdge:
-            pass  # it is gone, and the others go on
-        self.leave(peer)
+                    await there.post(1, (await answer()).pack())
+        except BrokenEdge as broken:
+            if not ended:
+                self.book.lost += peer < self.book.workers
+                log.warning("rank %d is lost to %s, and the others go on without it: %s", peer, self.shard, broken)
+        finally:
+            if not ended:
+                self.leave(peer, waits=False)
 
 
 async def wait_until(comm: Comm, beside: Beside, when: float) -> None:

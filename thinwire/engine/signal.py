@@ -54,7 +54,7 @@ class MomentumSource(Source):
         if "betas" not in optimizer.defaults:
             raise ValueError(
                 f"this method exchanges Adam's momentum, but {type(optimizer).__name__} has none; "
-                "write optimizer = thinwire.OneBitAdam(model.parameters())"
+                "write optimizer = thinwire.optim.OneBitAdam(model.parameters())"
             )
         self._optimizer = optimizer
 

@@ -35,7 +35,7 @@ class Skipping:
     def __init__(self, optimizer: Optimizer | None, policy: OnNonfinite) -> None:
         self.policy: OnNonfinite = policy
         self.broken = False  # the gradients at hand are not finite
-        self.elsewhere = False  # the step has been taken by a server
+        self.elsewhere: set[int] = set()  # parameters whose step has been taken by a server
         self.skipped = 0  # steps left out so far
         self._optimizer = optimizer
         self._hidden: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients
@@ -48,12 +48,13 @@ class Skipping:
 
     def begin(self, step: int) -> None:
         """Apply the policy when the optimizer's step starts, or when gradients arrive in the middle of it."""
-        if self._optimizer is None or not (self.elsewhere or (self.broken and self.policy != "keep")):
+        broken = self.broken and self.policy != "keep"
+        if self._optimizer is None or not (self.elsewhere or broken):
             return
         if self.broken and self.policy == "raise":
             raise FloatingPointError(f"the gradients of step {step} are not finite")
         for p in self._parameters():
-            if p.grad is not None:
+            if p.grad is not None and (broken or id(p) in self.elsewhere):
                 self._hidden.append((p, p.grad))
                 p.grad = None
 
@@ -63,7 +64,7 @@ class Skipping:
         for p, grad in self._hidden:
             p.grad = grad
         self._hidden = []
-        self.broken = self.elsewhere = False
+        self.broken, self.elsewhere = False, set()
 
     def _parameters(self) -> list[Tensor]:
         assert self._optimizer is not None

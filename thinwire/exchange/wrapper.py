@@ -53,6 +53,11 @@ class Wrapper(Exchange):
         return self.inner.bounded
 
     @property
+    def local_steps(self) -> bool:
+        """As the inner exchange says."""
+        return self.inner.local_steps
+
+    @property
     def scope(self) -> Scope:
         """As the inner exchange says."""
         return self.inner.scope

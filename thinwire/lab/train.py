@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import thinwire as tw
 from thinwire.core.signals import Param
@@ -83,17 +85,26 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     model = task.model()
     optimizer = optimizer_of(method, step, model.parameters())
     spoke = 0.0
+
+    def evaluate(chosen: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = task.loss(model(data.train_x[chosen]), data.train_y[chosen])
+        torch.autograd.backward(loss)
+        return loss.detach()
+
     with tw.attach(model, optimizer, method, seed=job.seed) as wire:
         dist.barrier()
         curve = Curve(steps)
         for epoch in range(epochs):
             for chosen in batches(len(data.train_x), task.batch, rank, world, job.seed, epoch):
                 decay(optimizer, step, len(curve.losses) / steps)
-                optimizer.zero_grad()
-                loss = task.loss(model(data.train_x[chosen]), data.train_y[chosen])
-                torch.autograd.backward(loss)
-                optimizer.step()
-                curve.losses.append(loss.item())
+                loss: Tensor | float
+                if method.exchange.served:  # its rule may want several gradients of a batch
+                    loss = optimizer.step(partial(evaluate, chosen))  # type: ignore[arg-type]
+                else:
+                    loss = evaluate(chosen)
+                    optimizer.step()
+                curve.losses.append(float(loss))
                 if curve.due:
                     curve.mark(wire.stats()["bytes_sent"])
                 if rank == 0 and time.monotonic() > spoke + PAUSE:

@@ -1,19 +1,25 @@
 """Papers as compositions, one file each."""
 
+from thinwire.methods.ad_admm import ad_admm
 from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.asgd import asgd
+from thinwire.methods.asylpg import asylpg
+from thinwire.methods.async_admm import async_admm
 from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
 from thinwire.methods.choco_sgd import choco_sgd
+from thinwire.methods.consensus_admm import consensus_admm
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
+from thinwire.methods.dbpg import dbpg
 from thinwire.methods.dc_asgd import dc_asgd
 from thinwire.methods.dcd_psgd import dcd_psgd
 from thinwire.methods.deepsqueeze import deepsqueeze
 from thinwire.methods.demo import demo
 from thinwire.methods.dgc import dgc
 from thinwire.methods.diana import diana
+from thinwire.methods.double_squeeze import double_squeeze
 from thinwire.methods.drive import drive
 from thinwire.methods.ecd_psgd import ecd_psgd
 from thinwire.methods.ecq_sgd import ecq_sgd
@@ -40,6 +46,8 @@ from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
 from thinwire.methods.r2sp import r2sp
 from thinwire.methods.randomk import randomk
+from thinwire.methods.rdme import rdme
+from thinwire.methods.refining import refining
 from thinwire.methods.sbc import sbc
 from thinwire.methods.sgd import sgd
 from thinwire.methods.sgp import sgp
@@ -49,6 +57,7 @@ from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
 from thinwire.methods.softsync import softsync
 from thinwire.methods.sparse_loco import sparse_loco
+from thinwire.methods.spy import spy
 from thinwire.methods.srq import srq
 from thinwire.methods.ssp import ssp
 from thinwire.methods.strom import strom
@@ -58,20 +67,26 @@ from thinwire.methods.topk import topk
 from thinwire.methods.wangni import wangni
 
 __all__ = [
+    "ad_admm",
     "ad_psgd",
     "asgd",
+    "asylpg",
+    "async_admm",
     "atomo",
     "backup_workers",
     "bf16",
     "choco_sgd",
+    "consensus_admm",
     "d_admm",
     "d_psgd",
+    "dbpg",
     "dc_asgd",
     "dcd_psgd",
     "deepsqueeze",
     "demo",
     "dgc",
     "diana",
+    "double_squeeze",
     "drive",
     "ecd_psgd",
     "ecq_sgd",
@@ -98,6 +113,8 @@ __all__ = [
     "qsgd_elias",
     "r2sp",
     "randomk",
+    "rdme",
+    "refining",
     "sbc",
     "sgd",
     "sgp",
@@ -107,6 +124,7 @@ __all__ = [
     "slaq",
     "softsync",
     "sparse_loco",
+    "spy",
     "srq",
     "ssp",
     "strom",

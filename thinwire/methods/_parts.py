@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from thinwire import compressors
+from thinwire.compressors.identity import Identity
 from thinwire.compressors.shrunk import Shrunk
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.gaussian import MATRIX, lost
 from thinwire.core.memory import NoMemory
+from thinwire.exchange.server import Server
 from thinwire.memory import ErrorFeedback
+from thinwire.server.rule import Rule
 
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
@@ -27,3 +30,30 @@ def contraction(compressor: str | Compressor) -> Compressor:
 def uplink(compressor: str | Compressor, *, feedback: bool) -> Channel:
     """What gradients go through on their way to a server."""
     return Channel(made(compressor), ErrorFeedback() if feedback else NoMemory())
+
+
+def is_exact(compressor: str | Compressor) -> bool:
+    """Whether nothing is lost."""
+    return made(compressor) == Identity()
+
+
+def oldest(name: str, tau: int) -> int:
+    """The age that a report may reach before it is waited for."""
+    if tau < 1:
+        raise ValueError(f"{name}(tau={tau}): write tau=1 to wait for all workers in every round, or more")
+    return tau - 1
+
+
+def server(
+    rule: Rule,
+    compressor: str | Compressor,
+    feedback: bool = False,
+    down: str | Compressor | None = None,
+    servers: int | None = None,
+) -> Server:
+    """Servers with a rule: gradients go up through `compressor`, models come down in float32 or through `down`.
+
+    What the way down loses is always made up for, by a memory at the server for each worker.
+    """
+    up = uplink(compressor, feedback=feedback)
+    return Server(up, rule, None if down is None else Channel(contraction(down), ErrorFeedback()), servers)

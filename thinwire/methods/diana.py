@@ -16,8 +16,9 @@ arXiv 1901.09269, algorithm 1.
 Departs from the paper: alpha is larger. Its theory asks for alpha_p / 2 at most, with alpha_p = 2 / (1 + sqrt(B)) for
 max scaling and 1 / sqrt(B) for L2. Ours is alpha_p for max scaling, twice as much, and 1 / (1 + sqrt(B)) for L2, 1.92
 times as much at B = 512, from the bound omega = sqrt(B) that QSGD states; give `alpha` to keep to the theory. There
-is no server: every rank keeps h. Momentum and the proximal step are the optimizer's. The shifts start at zero.
-`levels` above 1 is the generalisation of Horvath et al., arXiv 1904.05115.
+is no server: every rank keeps h. Momentum and the proximal step are the optimizer's (thinwire.optim.ProximalSGD has
+L1 and L2 terms). The shifts start at zero. `levels` above 1 is the generalisation of Horvath et al., arXiv
+1904.05115.
 """
 
 from __future__ import annotations

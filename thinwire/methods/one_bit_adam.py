@@ -7,8 +7,8 @@ the owners of shards and back. Keeps a residual of the momentum on every rank an
     then      m_i = b1 m + (1 - b1) g_i,    m = C(mean_i C(m_i + e_i) + e'),    v as it was
     always    x = x - lr m^ / (sqrt(v^) + eps)
 
-It needs an optimizer whose variance stops with the warm-up: thinwire.OneBitAdam(..., freeze=warmup). With torch's
-Adam the variance would go on changing with what the signs decode to.
+It needs an optimizer whose variance stops with the warm-up: thinwire.optim.OneBitAdam(..., freeze=warmup). With
+torch's Adam the variance would go on changing with what the signs decode to.
 
 Reference: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed",
 ICML 2021, arXiv 2102.02888, algorithm 1.

@@ -1,19 +1,25 @@
-"""Book: a server's model, its optimizer, and what it knows of every worker.
+"""Book: a server's shard of the model, its optimizer, and what it knows of every worker.
 
 The optimizer runs where the model is: it is of the worker's kind, with the same settings and parameter groups, on the
 server's own tensors. Learning rates are those that came with the gradient.
+
+A worker that saves a checkpoint is paused, and for the rule as good as gone; when nobody is left to wait for, the
+book can be saved, and all go on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
+from thinwire.server.down import Sender
+from thinwire.server.plain import plain, restored
 from thinwire.server.rule import Push, Rule
+from thinwire.server.words import Reply
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -21,16 +27,10 @@ if TYPE_CHECKING:
     from thinwire.core.clock import Now
 
 
-class Answer(NamedTuple):
-    """What a worker goes on with; without a model it takes its own step on the one that it has."""
-
-    version: int
-    model: Tensor | None
-
-
 class Part(NamedTuple):
     """One tensor of the model, and the parameter group that it belongs to."""
 
+    name: str
     shape: tuple[int, ...]
     group: int
 
@@ -40,20 +40,31 @@ class Book:
     """`answers` and `grants` hold whom the rule has just let go on; the server sends them."""
 
     def __init__(
-        self, rule: Rule, x: Tensor, parts: Sequence[Part], like: Optimizer, workers: int, now: Now, bound: int | None
+        self,
+        rule: Rule,
+        x: Tensor,
+        parts: Sequence[Part],
+        like: Optimizer,
+        workers: int,
+        now: Now,
+        bound: int | None,
+        down: Sender,
     ) -> None:
-        self.x = x.detach().clone().float()
-        self.rule, self.workers, self.now, self.bound = rule, workers, now, bound
+        self.x = x.detach().clone()
+        self.rule, self.workers, self.now, self.bound, self.down = rule, workers, now, bound, down
+        self.parts = tuple(parts)
         self.version = 0  # updates so far
-        self.alive = set(range(workers))
+        self.alive = set(range(workers))  # whom the rule may wait for
+        self.paused: set[int] = set()
+        self.away: set[int] = set()  # who will be back with its next gradient
         self.clocks = [0] * workers  # gradients that each has pushed
         self.backup = {rank: self.x.clone() for rank in range(workers)} if rule.backups else {}
         self.state: Any = rule.init(workers)
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, Reply] = {}
         self.grants: dict[int, float] = {}
-        self.pushes = self.used = self.dropped = 0
+        self.pushes = self.used = self.dropped = self.lost = 0
         self.staleness: Counter[int] = Counter()
-        self._views, self._optimizer = _mirror(self.x, parts, like)
+        self._views, self._optimizer = _mirror(self.x, parts, like, steps=rule.steps)
         self._group = {start: part.group for part, (_, start) in zip(parts, self._views, strict=True)}
 
     @property
@@ -82,14 +93,24 @@ class Book:
                 for push in some[1:]:
                     gradient += push.gradient
                 gradient /= len(some)
+        assert self._optimizer is not None
         for group, lr in zip(self._optimizer.param_groups, some[-1].lrs, strict=True):
             group["lr"] = scale * lr
         for p, start in self._views:
             p.grad = gradient[start : start + p.numel()].view(p.shape)
         self._optimizer.step()
-        for push in some:
+        self._updated(some)
+
+    @torch.no_grad()
+    def replace(self, x: Tensor, pushes: Sequence[Push]) -> None:
+        """Set the model to one that the rule has made of these pushes, without the optimizer."""
+        self.x.copy_(x)
+        self._updated(pushes)
+
+    def _updated(self, pushes: Sequence[Push]) -> None:
+        for push in pushes:
             self.staleness[self.version - push.tag] += 1
-        self.used += len(some)
+        self.used += len(pushes)
         self.version += 1
 
     def drop(self, push: Push) -> None:
@@ -98,10 +119,10 @@ class Book:
 
     def answer(self, rank: int, *, model: Tensor | None = None, empty: bool = False) -> None:
         """Let a worker go on, with the model as it is now unless another is given, or `empty` without one."""
-        sent = None if empty else (self.x if model is None else model).clone()
-        if sent is not None and rank in self.backup:
-            self.backup[rank].copy_(sent)
-        self.answers[rank] = Answer(self.version, sent)
+        data = None
+        if not empty:
+            data = self.down.send(rank, self.x if model is None else model, self.backup.get(rank))
+        self.answers[rank] = Reply(self.version, self.rule.share(rank, self), data)
 
     def grant(self, rank: int, when: float = 0.0) -> None:
         """Let a worker push, not before that time."""
@@ -113,10 +134,91 @@ class Book:
             lr = push.lrs[self._group[start]]
             x[start : start + p.numel()].sub_(push.gradient[start : start + p.numel()], alpha=lr)
 
+    def lr(self, push: Push) -> Tensor:
+        """The learning rate of every element, or one for all."""
+        if len(set(push.lrs)) == 1:
+            return self.x.new_tensor(push.lrs[0])
+        return torch.cat([self.x.new_full((p.numel(),), push.lrs[self._group[start]]) for p, start in self._views])
+
+    @torch.no_grad()
     def leave(self, rank: int) -> None:
         """A worker has ended or died."""
-        self.alive.discard(rank)
+        for some in (self.alive, self.paused, self.away):
+            some.discard(rank)
         self.rule.left(rank, self)
+
+    @torch.no_grad()
+    def pause(self, rank: int) -> None:
+        """A worker has stopped between two steps, to save."""
+        self.alive.discard(rank)
+        self.paused.add(rank)
+        self.rule.left(rank, self)
+
+    @torch.no_grad()
+    def step_out(self, rank: int) -> None:
+        """A worker meets others elsewhere, and is not waited for until it is back."""
+        self.alive.discard(rank)
+        self.away.add(rank)
+        self.rule.left(rank, self)
+
+    def back(self, rank: int) -> None:
+        """A worker is heard of; it may have been away."""
+        if rank in self.away:
+            self.away.discard(rank)
+            self.alive.add(rank)
+
+    def all_back(self) -> None:
+        """Nobody is left who could wait for those that are away; they are waited for again, lest one goes alone."""
+        self.alive |= self.away
+        self.away = set()
+
+    def go_on(self) -> None:
+        """Those that were paused are waited for again."""
+        self.alive |= self.paused
+        self.paused = set()
+
+    def save(self) -> dict[str, Any]:
+        """Plain values and tensors, by the names of the model's tensors where they are of its shape."""
+        cuts = zip(self.parts, self._views, strict=True)
+        moments: Mapping[Any, Any] = {} if self._optimizer is None else self._optimizer.state
+        state = {part.name: dict(moments.get(p, {})) for part, (p, _) in cuts}
+        return {
+            "x": {part.name: p.detach().clone() for part, (p, _) in zip(self.parts, self._views, strict=True)},
+            "optimizer": {name: {key: _copy(value) for key, value in one.items()} for name, one in state.items()},
+            "version": self.version,
+            "clocks": list(self.clocks),
+            "counts": [self.pushes, self.used, self.dropped, self.lost],
+            "staleness": [[age, count] for age, count in self.staleness.items()],
+            "backup": [[rank, x.clone()] for rank, x in self.backup.items()],
+            "rule": plain(self.state),
+            "down": _copy(self.down.save()),
+        }
+
+    @torch.no_grad()
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `save` was called, with as many workers."""
+        self.adopt(saved["x"], saved["optimizer"], saved["version"], 0)
+        self.clocks = list(saved["clocks"])
+        self.pushes, self.used, self.dropped, self.lost = saved["counts"]
+        self.staleness = Counter(dict(saved["staleness"]))
+        for rank, x in saved["backup"]:
+            self.backup[rank].copy_(x)
+        self.state = restored(saved["rule"], self.rule.init(self.workers))
+        self.down.load(saved["down"])
+
+    @torch.no_grad()
+    def adopt(self, x: Mapping[str, Tensor], optimizer: Mapping[str, Any], version: int, clock: int) -> None:
+        """Begin with this model and these moments, which all workers have: the number of workers may be another."""
+        for part, (p, _) in zip(self.parts, self._views, strict=True):
+            p.copy_(x[part.name])
+            moments = {key: _copy(value) for key, value in optimizer[part.name].items()}
+            if moments and self._optimizer is not None:
+                self._optimizer.state[p] = moments
+        self.version, self.clocks = version, [clock] * self.workers
+        self.state = self.rule.init(self.workers)
+        for has in self.backup.values():
+            has.copy_(self.x)
+        self.down.restart(self.x)
 
     def report(self) -> dict[str, float]:
         """Updates, what became of the gradients, and how many updates each did not know of."""
@@ -127,21 +229,36 @@ class Book:
             "pushes": self.pushes,
             "used": self.used,
             "dropped": self.dropped,
+            "workers_lost": self.lost,
             "staleness_mean": mean,
             "staleness_max": max(stale, default=0),
             **{f"staleness_{age}": count for age, count in sorted(stale.items())},
+            **self.rule.figures(self),
         }
 
 
-def _mirror(x: Tensor, parts: Sequence[Part], like: Optimizer) -> tuple[list[tuple[nn.Parameter, int]], Optimizer]:
-    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them."""
+def _copy(value: Any) -> Any:
+    """A copy of plain values and tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copy(one) for key, one in value.items()}
+    return [_copy(one) for one in value] if isinstance(value, list) else value
+
+
+def _mirror(
+    x: Tensor, parts: Sequence[Part], like: Optimizer, *, steps: bool
+) -> tuple[list[tuple[nn.Parameter, int]], Optimizer | None]:
+    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them where it `steps`."""
     views, groups, start = [], [[] for _ in like.param_groups], 0  # type: ignore[var-annotated]
-    for shape, group in parts:
+    for _, shape, group in parts:
         size = torch.Size(shape).numel()
         p = nn.Parameter(x[start : start + size].view(shape))
         views.append((p, start))
         groups[group].append(p)
         start += size
+    if not steps:
+        return views, None
     settings = [
         {**{name: value for name, value in group.items() if name != "params"}, "params": mine}
         for group, mine in zip(like.param_groups, groups, strict=True)

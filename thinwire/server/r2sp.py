@@ -2,9 +2,11 @@
 
     worker i waits until it is its turn and `gap` seconds have passed since the last one began
     gap = (mean seconds that a worker computes) / (1.2 n)
+    x = x - eta (b_i / mean of b) g_i          b_i: samples of worker i's batch, where it says so
 
 The first `profile` steps of each worker run in order without a gap, to find the mean; afterwards it follows what
-workers say. Every gradient misses exactly the n - 1 updates of the others.
+workers say. Every gradient misses exactly the n - 1 updates of the others. Workers that say how large their batches
+are learn what they should be for all to take equally long: in proportion to their samples per second.
 
 Reference: Chen, Wang, Li, "Round-robin synchronization: mitigating communication bottlenecks in parameter servers",
 INFOCOM 2019; `gap` is that of the authors' coordinator.
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
 @dataclass
 class _Turns:
     ready: set[int] = field(default_factory=set)
-    turn: int = 0
-    busy: bool = False  # somebody pushes
+    turn: int = 0  # whose turn comes next; those that are not there are passed over
+    busy: int | None = None  # who has the turn now
     free: float = 0.0  # when the next turn may begin
     seconds: dict[int, float] = field(default_factory=dict)  # by worker, what its last step took
+    samples: dict[int, float] = field(default_factory=dict)  # by worker, what its last gradient was the mean over
 
 
 @final
@@ -59,7 +62,10 @@ class R2sp(Rule):
         """Apply and answer; then it is the next one's turn."""
         turns: _Turns = book.state
         turns.seconds[push.rank] = push.seconds
-        book.apply([push])
+        if push.samples:
+            turns.samples[push.rank] = push.samples
+        mean = sum(turns.samples.values()) / max(1, len(turns.samples))
+        book.apply([push], scale=push.samples / mean if push.samples else 1.0)
         self._done(push, book)
 
     def refused(self, push: Push, book: Book) -> None:
@@ -67,29 +73,40 @@ class R2sp(Rule):
         book.drop(push)
         self._done(push, book)
 
-    def _done(self, push: Push, book: Book) -> None:
-        book.answer(push.rank)
-        book.state.turn, book.state.busy = (push.rank + 1) % book.workers, False
-        self._next(book)
-
     def left(self, rank: int, book: Book) -> None:
         """Its turns are left out."""
         turns: _Turns = book.state
         turns.ready.discard(rank)
-        turns.busy = turns.busy and turns.turn != rank
+        if turns.busy == rank:
+            turns.busy = None
+        self._next(book)
+
+    def share(self, rank: int, book: Book) -> float:
+        """In proportion to its samples per second, once all have been timed; the mean share is 1."""
+        turns: _Turns = book.state
+        if book.slowest < max(1, self.profile) or set(turns.samples) < book.alive or rank not in turns.samples:
+            return 1.0
+        timed = {one: turns.seconds[one] for one in turns.samples if turns.seconds[one] > 0}
+        paces = {one: turns.samples[one] / seconds for one, seconds in timed.items()}
+        return paces[rank] * len(paces) / sum(paces.values()) if rank in paces else 1.0
+
+    def _done(self, push: Push, book: Book) -> None:
+        book.answer(push.rank)
+        book.state.turn, book.state.busy = (push.rank + 1) % book.workers, None
         self._next(book)
 
     def _next(self, book: Book) -> None:
         turns: _Turns = book.state
-        while book.alive and turns.turn not in book.alive:
-            turns.turn = (turns.turn + 1) % book.workers
-        if turns.busy or turns.turn not in turns.ready:
+        if turns.busy is not None or not book.alive:
             return
-        turns.ready.remove(turns.turn)
-        turns.busy = True
+        after = [(turns.turn + ahead) % book.workers for ahead in range(book.workers)]
+        who = next(rank for rank in after if rank in book.alive)
+        if who not in turns.ready:
+            return
+        turns.ready.remove(who)
+        turns.busy = who
         begins = max(book.now(), turns.free)
-        slowest = min(book.clocks[rank] for rank in book.alive)
-        if slowest >= self.profile and turns.seconds:
+        if book.slowest >= self.profile and turns.seconds:
             mean = sum(turns.seconds.values()) / len(turns.seconds)
             turns.free = begins + mean / (self.spread * len(book.alive))
-        book.grant(turns.turn, begins)
+        book.grant(who, begins)

@@ -26,7 +26,8 @@ def _sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
 class Problem:
     """A model, the loss of a worker in a step, and how long computing a step takes a worker that is not slow.
 
-    `test` makes figures of a model, such as its accuracy.
+    `test` makes figures of a model, such as its accuracy. `batch` is the mean batch, which methods may share out by
+    speed (`Wire.batch`): computing a batch of another size takes in proportion.
     """
 
     model: Callable[[], nn.Module]
@@ -34,6 +35,7 @@ class Problem:
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = _sgd
     seconds: float = 0.1
     test: Callable[[nn.Module], dict[str, float]] | None = None
+    batch: int | None = None
 
 
 PROBLEMS: Registry[Problem] = Registry("problem", "thinwire.problems")

@@ -51,7 +51,7 @@ class Simulation:
         return int(sum(one["bytes_sent"] for one in self.stats))
 
     def __str__(self) -> str:
-        steps = len(self.moments) // len(self.models)
+        steps = 1 + max(one.step for one in self.moments)
         lines = [
             f"{len(self.models)} workers, {steps} steps, {self.seconds:.3f} s",
             f"{self.seconds / steps * 1000:.2f} ms per step",
@@ -99,7 +99,7 @@ def simulate(
     async def life(worker: Worker) -> None:
         worker.begin()
         await worker.driver.start()
-        for number in range(steps):
+        for number in range(steps if worker.driver.schedule.trains else 0):
             loss = await worker.step(number)
             moments.append(Moment(clock.now, worker.rank, number, loss))
             if watch is not None:

@@ -71,13 +71,12 @@ class Worker:
     async def step(self, number: int) -> float:
         """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
         comm, driver = self.runner.comm, self.driver
-        with torch.enable_grad():
-            self.optimizer.zero_grad()
-            loss = self.problem.loss(self.model, self.rank, number)
-            loss.backward()
+        loss = self._gradients(number)
         stragglers, seconds = self.clock.stragglers, self.problem.seconds
         if stragglers is not None:
             seconds *= stragglers.factor(self.rank, number, self.clock.seed)
+        if self.problem.batch is not None:
+            seconds *= driver.schedule.batch(self.problem.batch) / self.problem.batch
         await comm.sleep(FORWARD * seconds)
         places = [place for place in driver.loop.filling.places if place.one.parameter.grad is not None]
         total = sum(place.one.item.numel for place in places)
@@ -88,7 +87,21 @@ class Worker:
             await driver.gradient(place, grad)
         await driver.backward_ends()
         await driver.all_launched()
+
+        async def again() -> None:
+            self._gradients(number)
+            await comm.sleep(seconds)
+
+        driver.loop.again = again
         await driver.step_begins()
         self.optimizer.step()
         await driver.step_ends()
+        return loss
+
+    def _gradients(self, number: int) -> float:
+        """Forward and backward on the batch of a step; returns the loss."""
+        with torch.enable_grad():
+            self.optimizer.zero_grad()
+            loss = self.problem.loss(self.model, self.rank, number)
+            loss.backward()
         return float(loss)

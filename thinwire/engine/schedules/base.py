@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thinwire.engine.checkpoint import Restored
     from thinwire.engine.loop import Loop
 
 
@@ -14,12 +15,18 @@ class Schedule(ABC):
     """Base class. A schedule is made for one loop, and reads the method's numbers from it."""
 
     hears_gradients = False  # whether it awaits `Gradient`
+    takes_closures = False  # whether the closure of a step is called before `StepBegins`, and may be called again
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
 
     def begin(self) -> None:  # noqa: B027  (gradients need no preparation)
         """Prepare to train: all replicas are equal now, and memories are as `init` left them."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains; a rank may only serve."""
+        return True
 
     @abstractmethod
     async def run(self) -> None:
@@ -31,6 +38,13 @@ class Schedule(ABC):
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
         """Take up what `save` returned, after the memories and `extra` have been restored."""
+
+    async def adopt(self, found: Restored) -> None:  # noqa: B027  (most find what they need in `load`)
+        """Take up what concerns several ranks, after `load`; every rank calls it."""
+
+    def batch(self, samples: int) -> int:
+        """How many samples to take where workers take so many on average."""
+        return samples
 
     def report(self) -> dict[str, float]:
         """Further figures for `Wire.stats`."""
