@@ -69,7 +69,9 @@ def trained(
             driver.load(found.own, resized=found.resized)
             await driver.schedule.adopt(found)
         for step in steps if driver.schedule.trains else range(at or 0, (at or -1) + 1):
-            if step == (early if worker.rank == 1 and early is not None else at):
+            first = worker.rank == 1 and early is not None
+            if step == (early if first else at):
+                await runner.comm.sleep(1.0 if first else 0.0)  # the others wait for it by then
                 saved.update(collect(runner, driver.loop.buckets, await driver.schedule.save()))
             if driver.schedule.trains:
                 await worker.step(step)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -188,29 +189,68 @@ def test_what_makes_no_sense_is_refused() -> None:
             make()
 
 
-def test_whoever_meets_others_elsewhere_is_not_waited_for() -> None:
-    """Two workers take 4 steps and the third 8, each with another's gradient while there is one; then all meet."""
-    clock = VirtualClock(3, FAST)
-    method = tw.Method(Server(rule=Backup(1)), tw.Sync(staleness=None))
+def lives(method: tw.Method, life: Callable[[Worker], Coroutine[Any, Any, None]], **more: Any) -> list[Worker]:
+    """Three workers that live so on the clock, from their beginning to their end."""
+    clock = VirtualClock(3, FAST, **more)
     workers = [Worker(clock, rank, Setting(Problem(Three, loss, sgd), method, 0, 0)) for rank in range(3)]
-    met: list[int] = []
 
-    async def life(worker: Worker) -> None:
+    async def whole(worker: Worker) -> None:
         worker.begin()
         await worker.driver.start()
-        for step in range(8 if worker.rank == 2 else 4):
-            await worker.step(step)
-        await worker.driver.settle()
-        met.append(len(await clock.comm(worker.rank).all_gather(torch.zeros(1))))
-        await worker.step(9)
+        await life(worker)
         await worker.driver.ends()
 
     with torch.no_grad():
         for worker in workers:
-            clock.spawn(worker.rank, life(worker))
+            clock.spawn(worker.rank, whole(worker))
         clock.run()
-    assert met == [3, 3, 3]
-    for worker in workers:  # 3 steps of two and one of one, 5 of one alone, and one of two after the meeting
+    return workers
+
+
+def test_whoever_meets_others_elsewhere_is_not_waited_for() -> None:
+    """Two workers take 4 steps and the third 8; then all meet, and each takes 2 more."""
+
+    async def life(worker: Worker) -> None:
+        for step in range(8 if worker.rank == 2 else 4):
+            await worker.step(step)
+        await worker.driver.settle()
+        await worker.clock.comm(worker.rank).all_gather(torch.zeros(1))
+        await worker.step(9)
+        await worker.step(10)
+
+    for worker in lives(tw.Method(Server(rule=Backup(1)), tw.Sync(staleness=None)), life):
         figures = worker.driver.schedule.report()
-        assert figures["used"] + figures["dropped"] == figures["pushes"] == 4 + 4 + 8 + 3
-        assert figures["used"] - figures["updates"] >= 4
+        assert figures["pushes"] == 4 + 4 + 8 + 6
+        # Of two each until the first two meet, then of the third alone; theirs are old when they are back, and are
+        # dropped; the third waits for one of them, and is alone again when they have ended.
+        assert figures["updates"] == 4 + 4 + 1 + 1
+        assert figures["used"] == 2 * 4 + 4 + 2 + 1
+
+
+def test_whoever_is_back_counts_again() -> None:
+    """The slow worker steps out once; while it trains, nobody is further ahead than s."""
+    ends: dict[int, float] = {}
+
+    async def life(worker: Worker) -> None:
+        for step in range(9):
+            if worker.rank == 1 and step == 2:
+                await worker.driver.settle()
+            await worker.step(step)
+        ends[worker.rank] = worker.clock.now
+
+    lives(tw.Method(Server(rule=Ssp()), tw.Sync(staleness=1)), life, stragglers=Constant({1: 3.0}))
+    assert ends[0] == pytest.approx(0.1 + 0.3 * 7, abs=0.35)  # alone it would take 0.9 s
+
+
+def test_a_meeting_of_all_changes_nothing() -> None:
+    """Whoever is first after it waits for the others."""
+
+    async def life(worker: Worker) -> None:
+        for step in range(6):
+            if step == 3:
+                await worker.driver.settle()
+                await worker.clock.comm(worker.rank).all_gather(torch.zeros(1))
+            await worker.step(step)
+
+    met = lives(tw.Method(Server(rule=Backup(0)), tw.Sync(staleness=None)), life, stragglers=Constant({1: 2.0}))
+    assert torch.equal(torch.cat([p.detach() for p in met[0].model.parameters()]), model(run(Backup(0), ALL, 6)))

@@ -77,7 +77,7 @@ def simulate(
     """Train `task` on `workers` simulated workers for so many steps.
 
     `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
-    1 Gbit/s and 1 ms. `watch` is told of every step of every worker.
+    1 Gbit/s and 1 ms. `watch` is told of every step of every worker. Servers set apart are among the workers.
 
     >>> import thinwire as tw
     >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))
