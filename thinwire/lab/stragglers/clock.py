@@ -42,7 +42,9 @@ def race(run: Run) -> Row:
         measured.ends[moment.rank].append(now)
 
     def over() -> bool:
-        return measured.lost or measured.complete or (measured.arrival is not None and not run.whole)
+        if measured.lost or measured.complete:
+            return True
+        return not run.whole and (measured.hopeless or measured.arrival is not None)
 
     def until(rank: int, step: int) -> bool:
         return ending.over(rank, step, over())

@@ -53,19 +53,6 @@ class Stalls(Kind):
         return f"{self.probability:.0%} of all steps {self.times:g} times longer"
 
 
-@final
-@dataclass(frozen=True)
-class Alike(Kind):
-    """Nobody is slow."""
-
-    def of(self, workers: int) -> Stragglers:
-        """All factors are 1."""
-        return Constant({})
-
-    def __str__(self) -> str:
-        return "no stragglers"
-
-
 KINDS: Registry[Kind] = Registry("kind of stragglers", "thinwire.stragglers")
-for _name, _kind in (("slow", Slow), ("stalls", Stalls), ("none", Alike)):
+for _name, _kind in (("slow", Slow), ("stalls", Stalls)):
     KINDS.add(_name, _kind)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from thinwire.lab.records import Row
-from thinwire.lab.stragglers.course import TASK, TESTS, TICK, Run
+from thinwire.lab.stragglers.course import HOPELESS, TASK, TESTS, TICK, Run
 
 Where = Literal["processes", "clock"]
 SAME = 1e-9  # seconds, or ticks, that are rounding errors
@@ -56,10 +56,16 @@ class Measured:
         """Whether the loss is no longer a number."""
         return bool(self.loss) and not math.isfinite(self.loss[-1])
 
-    def row(self, run: Run, where: Where, stats: Mapping[str, float]) -> Row:
-        """One row, with its curves; `stats` are those of rank 0."""
+    @property
+    def hopeless(self) -> bool:
+        """Whether a quarter of the time is over, and hardly anything is learnt."""
+        k = len(self.accuracy) - 1
+        return k > self.limit / TICK / 4 and self._smooth(k) < HOPELESS
+
+    def row(self, run: Run, where: Where, stats: Mapping[str, float], load: float | None = None) -> Row:
+        """One row, with its curves; `stats` are those of rank 0, and `load` is the machine's before the run."""
         at, last = self.arrival, len(self.accuracy) - 1
-        ticks = [TICK * (k + 1) for k in range(len(self.accuracy))]
+        ticks = [round(TICK * (k + 1), 6) for k in range(len(self.accuracy))]
         length = ticks[-1] if ticks else 0.0
         steps = [[_until(ends, t) for ends in self.ends] for t in ticks]
         done = steps[-1] if steps else [0] * run.workers
@@ -85,6 +91,7 @@ class Measured:
             "slowest": min(done),
             **{name: stats.get(name) for name in FIGURES},
             "staleness": " ".join(f"{age}:{count:g}" for age, count in ages.items() if age.isdigit()),
+            "load": load,
             "curves": {"seconds": ticks, "accuracy": self.accuracy, "loss": self.loss, "steps": steps},
         }
 

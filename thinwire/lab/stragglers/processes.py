@@ -8,6 +8,7 @@ copies that were taken at every tick.
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ def race(say: Say, runs: Sequence[Run], folder: str) -> list[Row]:
 
 def _run(run: Run, board: dist.Store) -> Row:
     method, problem, rank = tw.method(run.method), course.problem(run), dist.get_rank()
-    factors = KINDS.parse(run.stragglers).of(run.workers)
+    load, factors = os.getloadavg()[0], KINDS.parse(run.stragglers).of(run.workers)
 
     def told() -> int | None:
         return int(board.get("last")) if board.check(["last"]) else None
@@ -72,7 +73,7 @@ def _run(run: Run, board: dist.Store) -> Row:
     everybody: list[Any] = [None] * run.workers
     dist.all_gather_object(everybody, measured.ends[0])
     measured.ends = everybody
-    return measured.row(run, "processes", stats)
+    return measured.row(run, "processes", stats, load)
 
 
 def _warmed(problem: Problem, method: tw.Method, run: Run) -> float:
