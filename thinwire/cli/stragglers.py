@@ -132,8 +132,8 @@ def race(asked: Asked) -> None:
     for path in filter(None, (asked.save, asked.curves)):
         errors.print(f"{len(rows)} runs are in {path}", soft_wrap=True)
     if asked.plot is not None:
-        plots.race([row for row in rows if _drawn(asked, row)], asked.plot)
-        errors.print(f"plot written to {asked.plot}", soft_wrap=True)
+        files = plots.race([row for row in rows if _drawn(asked, row)], asked.plot)
+        errors.print(f"plots written to {', '.join(map(str, files))}", soft_wrap=True)
     _show(asked, rows)
 
 

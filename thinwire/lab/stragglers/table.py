@@ -20,16 +20,15 @@ COLUMNS = {
     "lr": "g",
     "reached": "",
     "seconds": ".1f",
-    "clock_reached": "",
-    "clock_seconds": ".1f",
-    "clock_over_seconds": ".2f",
+    "on_clock": ".1f",
+    "ratio": ".2f",
     "steps_per_s": ".1f",
-    "clock_steps_per_s": ".1f",
-    "clock_over_steps": ".2f",
-    "staleness_mean": ".1f",
-    "staleness_max": ".0f",
+    "per_s_clock": ".1f",
+    "per_s_ratio": ".2f",
+    "stale_mean": ".1f",
+    "stale_max": ".0f",
 }
-FAR = {"method": "", "lr": "g", "reached": "", "seconds": ".1f", "staleness_mean": ".1f", "staleness_max": ".0f"}
+FAR = {"method": "", "lr": "g", "reached": "", "seconds": ".1f", "stale_mean": ".1f", "stale_max": ".0f"}
 GRID = {"method": "", "workers": "d", "lr": "g", "seed": "d", "reached": "", "seconds": ".1f", "accuracy": ".2%", "best": ""}
 HEAD = (
     *("method", "step size", "arrived", "seconds", "on the clock", "clock / processes"),
@@ -93,8 +92,8 @@ def summary(rows: Iterable[Row], place: str, workers: int) -> list[Row]:
                 "highest": max(arrived, default=None),
                 "accuracy": fmean(row["accuracy"] for row in some),
                 "steps_per_s": fmean(row["steps_per_s"] for row in some),
-                "staleness_mean": fmean(row["staleness_mean"] for row in known) if known else None,
-                "staleness_max": max((row["staleness_max"] for row in known), default=None),
+                "stale_mean": fmean(row["staleness_mean"] for row in known) if known else None,
+                "stale_max": max((row["staleness_max"] for row in known), default=None),
             }
         )
     return lines
@@ -112,11 +111,10 @@ def beside(rows: Sequence[Row], workers: int) -> list[Row]:
         lines.append(
             {
                 **line,
-                "clock_reached": None if other is None else other["reached"],
-                "clock_seconds": None if other is None else other["seconds"],
-                "clock_steps_per_s": None if other is None else other["steps_per_s"],
-                "clock_over_seconds": other["seconds"] / line["seconds"] if other is not None and both else None,
-                "clock_over_steps": None if other is None else other["steps_per_s"] / line["steps_per_s"],
+                "on_clock": None if other is None else other["seconds"],
+                "ratio": other["seconds"] / line["seconds"] if other is not None and both else None,
+                "per_s_clock": None if other is None else other["steps_per_s"],
+                "per_s_ratio": None if other is None else other["steps_per_s"] / line["steps_per_s"],
             }
         )
     return lines
@@ -125,7 +123,7 @@ def beside(rows: Sequence[Row], workers: int) -> list[Row]:
 def agreement(lines: Sequence[Row]) -> str:
     """Where clock and processes agree, in sentences."""
     told = []
-    for what, name in (("Steps per second", "clock_over_steps"), ("Seconds to the target", "clock_over_seconds")):
+    for what, name in (("Steps per second", "per_s_ratio"), ("Seconds to the target", "ratio")):
         known = [line for line in lines if line[name] is not None]
         near = [line["method"] for line in known if abs(line[name] - 1) <= CLOSE]
         off = [f"{line['method']} ({line[name]:.2f})" for line in known if abs(line[name] - 1) > CLOSE]
@@ -146,13 +144,13 @@ def page(rows: Sequence[Row], stragglers: str) -> str:
             f"{line['lr']:g}",
             line["reached"],
             _seconds(line),
-            _number(line["clock_seconds"], ".1f"),
-            _number(line["clock_over_seconds"], ".2f"),
+            _number(line["on_clock"], ".1f"),
+            _number(line["ratio"], ".2f"),
             f"{line['steps_per_s']:.1f}",
-            _number(line["clock_steps_per_s"], ".1f"),
-            _number(line["clock_over_steps"], ".2f"),
-            _number(line["staleness_mean"], ".1f"),
-            _number(line["staleness_max"], ".0f"),
+            _number(line["per_s_clock"], ".1f"),
+            _number(line["per_s_ratio"], ".2f"),
+            _number(line["stale_mean"], ".1f"),
+            _number(line["stale_max"], ".0f"),
         ]
         for line in lines
     ]
