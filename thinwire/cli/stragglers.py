@@ -140,7 +140,7 @@ def race(asked: Asked) -> None:
 def _drawn(asked: Asked, row: Row) -> bool:
     """Curves are those of the first seed, and of as many workers as there are hosts."""
     first = min(asked.seeds) if asked.seeds else 0
-    return row["seed"] == first and row["workers"] == (asked.hosts or asked.sizes[0])
+    return (row["seed"], row["workers"]) == (first, asked.hosts or asked.sizes[0])
 
 
 def _raced(runs: Sequence[Run], file: Say) -> None:

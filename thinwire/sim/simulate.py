@@ -78,8 +78,8 @@ def simulate(
     """Train `task` on `workers` simulated workers for so many steps.
 
     `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
-    1 Gbit/s and 1 ms. `watch` is told of every step of every worker. `until(rank, step)` is asked before each step, and
-    where it is true that worker ends earlier.
+    1 Gbit/s and 1 ms. `watch` is told of every step of every worker. `until(rank, step)` is asked before each step: a
+    worker for which it is true ends there.
 
     >>> import thinwire as tw
     >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))

@@ -23,8 +23,8 @@ DELAYED = "100000"  # packets that wait for their delay, before more are dropped
 class Network:
     """A context manager: the hosts exist inside the `with` block, numbered from 0.
 
-    Every host sends at `rate` at most, and with `down` it receives no faster, either. With `latency` every packet arrives that much later; it needs a kernel with
-    the netem queue, and is refused where there is none.
+    Every host sends at `rate` at most, and with `down` it receives no faster, either. With `latency` every packet
+    arrives that much later; it needs a kernel with the netem queue, and is refused where there is none.
     """
 
     def __init__(self, hosts: int, rate: str, latency: str | None = None, *, down: bool = False) -> None:

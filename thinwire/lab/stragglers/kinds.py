@@ -29,6 +29,10 @@ class Slow(Kind):
 
     times: float = 5.0
 
+    def __post_init__(self) -> None:
+        if self.times <= 0:
+            raise ValueError(f"slow:times={self.times:g} takes no time; write --stragglers slow:times=5")
+
     def of(self, workers: int) -> Stragglers:
         """Rank 0, which serves, is not the slow one."""
         return Constant({workers - 1: self.times})
@@ -44,6 +48,13 @@ class Stalls(Kind):
 
     probability: float = 0.05
     times: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.times <= 0 or not 0 <= self.probability <= 1:
+            raise ValueError(
+                f"stalls:probability={self.probability:g},times={self.times:g} is no share of steps that take longer; "
+                "write --stragglers stalls:probability=0.05,times=10"
+            )
 
     def of(self, workers: int) -> Stragglers:
         """Independent of each other."""

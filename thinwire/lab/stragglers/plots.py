@@ -31,7 +31,7 @@ ACROSS = 3  # panels in a row
 
 
 def race(rows: Sequence[Row], path: Path) -> list[Path]:
-    """Draw all, one seed each, beside each other as files: `path`, and with -workers and -staleness in their names."""
+    """Draw all, one seed each, in three files: `path`, and with -workers and -staleness in their names."""
     made = {path: curves, _named(path, "workers"): workers}
     if any(row["staleness"] for row in rows):
         made[_named(path, "staleness")] = staleness
@@ -145,7 +145,9 @@ def _save(figure: Any, rows: Sequence[Row], path: Path, bottom: float, note: str
     from matplotlib import pyplot  # noqa: PLC0415  (an extra)
 
     first = rows[0]
-    title = f"{first['task']}, {first['workers']} workers at {first['rate']}, {KINDS.parse(first['stragglers'])}{note}"
+    title = (
+        f"{first['task']}, {first['workers']} workers at {first['rate']}, {KINDS.parse(first['stragglers'])}{note}"
+    )
     figure.suptitle(title, fontsize=10)
     figure.tight_layout(rect=(0, bottom, 1, 1))
     figure.savefig(path)

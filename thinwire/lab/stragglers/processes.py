@@ -77,7 +77,7 @@ def _run(run: Run, board: dist.Store) -> Row:
 
 
 def _warmed(problem: Problem, method: tw.Method, run: Run) -> float:
-    """Take some steps with another model; returns what a gradient takes here, after a sleep, while all compute one."""
+    """Take some steps with another model; returns what a gradient takes after a sleep, while all compute one."""
     net, rank, times = problem.model(), dist.get_rank(), []
     optimizer = problem.optimizer(net.parameters())
     for number in range(WARM):

@@ -1,9 +1,9 @@
 """Step sizes of the race with stragglers: what a climb on the clock found for each contestant.
 
-A climb starts at 0.1, doubles the step size and then halves it, each until two in a row are no better than the best so
-far. Better is to reach the target with all seeds, and in fewer seconds; where neither does, to end with a higher
-accuracy. The seeds are not raced, and a step size that fails with the first is not tried with the others. The rows are in
-benchmarks/data/race-stragglers-steps.csv, and a test compares this table with them.
+A climb starts at 0.1, doubles the step size and then halves it, each until two in a row are no better than the best
+so far. Better is to reach the target with all seeds, and in fewer seconds; where neither does, to end with a higher
+accuracy. The seeds are not raced. A step size that fails with the first is not tried with the other, nor is any with
+more than 16 workers, where a run takes a quarter of a minute. The rows are in benchmarks/data/race-stragglers-steps.csv, and a test compares this table with them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,32 @@ from thinwire.lab.stragglers import clock
 from thinwire.lab.stragglers.course import Run
 
 FIRST, FEWEST, MOST = 0.1, -7, 5  # the first step size, and how often it is halved or doubled at most
-PATIENCE = 2
+PATIENCE, MANY = 2, 16
 SEEDS = (100, 101)  # of the climb
-STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {}
+STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
+    ("slow", 4): {
+        "sgd": 0.8,
+        "backup-workers:spares=1": 0.8,
+        "ssp:staleness=1": 0.1,
+        "ssp:staleness=4": 0.1,
+        "ssp:staleness=16": 0.2,
+        "r2sp": 0.1,
+        "asgd": 0.2,
+        "dc-asgd": 0.2,
+        "ad-psgd": 0.4,
+    },
+    ("stalls", 4): {
+        "sgd": 0.4,
+        "backup-workers:spares=1": 0.4,
+        "ssp:staleness=1": 0.1,
+        "ssp:staleness=4": 0.1,
+        "ssp:staleness=16": 0.2,
+        "r2sp": 0.2,
+        "asgd": 0.2,
+        "dc-asgd": 0.2,
+        "ad-psgd": 0.4,
+    },
+}
 
 
 def step_of(stragglers: str, workers: int, method: str, lr: float | None) -> float:
@@ -27,8 +50,9 @@ def step_of(stragglers: str, workers: int, method: str, lr: float | None) -> flo
     found = STEPS.get((stragglers, workers), {}).get(method) if lr is None else lr
     if found is None:
         raise ValueError(
-            f"no step size is recorded for {method} on {workers} workers with --stragglers {stragglers}; write --lr "
-            f"0.1, or find one with thinwire race --stragglers {stragglers} --tune --clock {workers} --method {method}"
+            f"no step size is recorded for {method} on {workers} workers with --stragglers {stragglers}; write "
+            f"--lr 0.1, or find one with thinwire race --tune --stragglers {stragglers} --clock {workers} "
+            f"--method {method}"
         )
     if found <= 0:
         raise ValueError(f"lr={found} does not step; write --lr 0.1")
@@ -42,7 +66,7 @@ def climb(run: Run) -> list[Row]:
     def height(k: int) -> tuple[bool, float, float]:
         if k not in rows:
             rows[k] = []
-            for seed in SEEDS:
+            for seed in SEEDS if run.workers <= MANY else SEEDS[:1]:
                 row = clock.race(replace(run, lr=FIRST * 2**k, seed=seed))
                 rows[k].append({name: value for name, value in row.items() if name != "curves"})
                 if not row["reached"]:

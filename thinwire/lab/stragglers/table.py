@@ -29,7 +29,16 @@ COLUMNS = {
     "stale_max": ".0f",
 }
 FAR = {"method": "", "lr": "g", "reached": "", "seconds": ".1f", "stale_mean": ".1f", "stale_max": ".0f"}
-GRID = {"method": "", "workers": "d", "lr": "g", "seed": "d", "reached": "", "seconds": ".1f", "accuracy": ".2%", "best": ""}
+GRID = {
+    "method": "",
+    "workers": "d",
+    "lr": "g",
+    "seed": "d",
+    "reached": "",
+    "seconds": ".1f",
+    "accuracy": ".2%",
+    "best": "",
+}
 HEAD = (
     *("method", "step size", "arrived", "seconds", "on the clock", "clock / processes"),
     *("steps per second", "on the clock", "clock / processes", "staleness: mean", "most"),
