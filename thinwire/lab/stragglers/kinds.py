@@ -52,8 +52,8 @@ class Stalls(Kind):
     def __post_init__(self) -> None:
         if self.times <= 0 or not 0 <= self.probability <= 1:
             raise ValueError(
-                f"stalls:probability={self.probability:g},times={self.times:g} is no share of steps that take longer; "
-                "write --stragglers stalls:probability=0.05,times=10"
+                f"stalls:probability={self.probability:g},times={self.times:g} are not a share and a factor; write "
+                "--stragglers stalls:probability=0.05,times=10"
             )
 
     def of(self, workers: int) -> Stragglers:

@@ -3,7 +3,9 @@
 A climb starts at 0.1, doubles the step size and then halves it, each until two in a row are no better than the best
 so far. Better is to reach the target with all seeds, and in fewer seconds; where neither does, to end with a higher
 accuracy. The seeds are not raced. A step size that fails with the first is not tried with the other, nor is any with
-more than 16 workers, where a run takes a quarter of a minute. The rows are in benchmarks/data/race-stragglers-steps.csv, and a test compares this table with them.
+more than 16 workers, where a run takes a quarter of a minute.
+
+The rows are in benchmarks/data/race-stragglers-steps.csv, and a test compares this table with them.
 """
 
 from __future__ import annotations
