@@ -11,6 +11,7 @@ from thinwire.lab.records import Row
 from thinwire.lab.stragglers.course import HOPELESS, TASK, TESTS, TICK, Run
 
 Where = Literal["processes", "clock"]
+SHOWN = 2  # ticks from one point of a curve to the next
 SAME = 1e-9  # seconds, or ticks, that are rounding errors
 FIGURES = ("updates", "dropped", "staleness_mean", "staleness_max")  # of a server; AD-PSGD has the last two
 
@@ -63,7 +64,10 @@ class Measured:
         return k > self.limit / TICK / 4 and self._smooth(k) < HOPELESS
 
     def row(self, run: Run, where: Where, stats: Mapping[str, float], load: float | None = None) -> Row:
-        """One row, with its curves; `stats` are those of rank 0, and `load` is the machine's before the run."""
+        """One row, with its curves, in which the accuracy is the mean of the last tests.
+
+        `stats` are those of rank 0, and `load` is the machine's before the run.
+        """
         at, last = self.arrival, len(self.accuracy) - 1
         ticks = [round(TICK * (k + 1), 6) for k in range(len(self.accuracy))]
         length = ticks[-1] if ticks else 0.0
@@ -92,12 +96,16 @@ class Measured:
             **{name: stats.get(name) for name in FIGURES},
             "staleness": " ".join(f"{age}:{count:g}" for age, count in ages.items() if age.isdigit()),
             "load": load,
-            "curves": {"seconds": ticks, "accuracy": self.accuracy, "loss": self.loss, "steps": steps},
+            "curves": {
+                "seconds": ticks[SHOWN - 1 :: SHOWN],
+                "accuracy": [round(self._smooth(k), 5) for k in range(len(ticks))][SHOWN - 1 :: SHOWN],
+                "loss": [round(loss, 5) for loss in self.loss][SHOWN - 1 :: SHOWN],
+                "steps": steps[SHOWN - 1 :: SHOWN],
+            },
         }
 
     def _smooth(self, k: int) -> float:
-        last = self.accuracy[max(0, k + 1 - TESTS) : k + 1]
-        return sum(last) / TESTS
+        return sum(self.accuracy[max(0, k + 1 - TESTS) : k + 1]) / TESTS
 
 
 def _until(ends: Sequence[float], seconds: float) -> int:

@@ -41,7 +41,7 @@ def race(rows: Sequence[Row], path: Path) -> list[Path]:
 
 
 def curves(rows: Sequence[Row], path: Path) -> None:
-    """Loss and accuracy on the test images; the accuracy as it is compared with the target, as a mean of tests."""
+    """Loss and accuracy on the test images."""
     from matplotlib import pyplot  # noqa: PLC0415  (an extra)
 
     places = list(dict.fromkeys(row["where"] for row in rows))
@@ -53,7 +53,7 @@ def curves(rows: Sequence[Row], path: Path) -> None:
             name, seconds = family(row["method"]), row["curves"]["seconds"]
             style = {"color": COLOURS.get(name, OTHER), "lw": 1.2}
             top.plot(seconds, row["curves"]["loss"], label=name, **style)
-            bottom.plot(seconds, _smooth(row["curves"]["accuracy"]), **style)
+            bottom.plot(seconds, row["curves"]["accuracy"], **style)
         bottom.axhline(rows[0]["target"], color="gray", lw=0.8)
         top.set_title("real processes" if place == "processes" else "on the clock", fontsize=9)
         bottom.set_xlabel("seconds")
@@ -134,11 +134,6 @@ def _styled(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     """Each row with the style of its lines."""
     both = len({row["where"] for row in rows}) > 1
     return [(row, "--" if both and row["where"] == "clock" else "-") for row in rows]
-
-
-def _smooth(values: Sequence[float]) -> list[float]:
-    """The mean of each value and those before it, as many as are tested together."""
-    return [sum(values[max(0, k + 1 - TESTS) : k + 1]) / min(k + 1, TESTS) for k in range(len(values))]
 
 
 def _save(figure: Any, rows: Sequence[Row], path: Path, bottom: float, note: str = "") -> None:
