@@ -85,7 +85,7 @@ def test_rank_0_names_the_last_step() -> None:
 def test_a_run_that_learns_nothing_is_given_up() -> None:
     row = clock.race(replace(SHORT, method="sgd", lr=1e-9, limit=2.0, whole=False))
     assert not row["reached"]
-    assert row["curves"]["seconds"][-1] < 1.2
+    assert row["curves"]["seconds"][-1] < 1.0
     lost = clock.race(replace(SHORT, method="ad-psgd", lr=1e30))
     assert not lost["reached"]
 
@@ -123,7 +123,7 @@ def test_raced_rows_have_those_step_sizes_and_settings() -> None:
     for row in records.read(DATA / "race-stragglers.csv"):
         assert row["lr"] == steps.STEPS[row["stragglers"], row["workers"]][row["method"]]
         assert row["target"] == TARGET
-        assert row["limit"] == LIMIT or (row["where"], row["workers"] > 4) == ("clock", True)
+        assert row["limit"] == LIMIT
         assert row["steps_per_s"] <= row["workers"] / SECONDS + 1
 
 

@@ -24,7 +24,7 @@ from thinwire.lab.net.tools import check as can_build
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.stragglers import clock, course, plots, processes, table
-from thinwire.lab.stragglers.course import LIMIT, LONGEST, TARGET, TICK, Run
+from thinwire.lab.stragglers.course import LIMIT, TARGET, TICK, Run
 from thinwire.lab.stragglers.kinds import KINDS
 from thinwire.lab.stragglers.steps import FIRST, SEEDS, best, climb, step_of
 from thinwire.topology.plot import check_plot
@@ -61,7 +61,6 @@ class Asked:
 
     def runs(self, workers: int, *, whole: bool) -> list[Run]:
         """Every contestant with every seed, seed by seed."""
-        limit = self.seconds or (LIMIT if whole else LONGEST)
         seeds = SEEDS[:1] if self.tune else self.seeds or range(3)
         return [
             Run(
@@ -72,7 +71,7 @@ class Asked:
                 FIRST if self.tune else step_of(self.stragglers, workers, method, self.lr),
                 self.rate or RATE,
                 TARGET if self.target is None else self.target,
-                limit,
+                self.seconds or LIMIT,
                 whole,
             )
             for seed in seeds

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from thinwire.lab.records import Row
-from thinwire.lab.stragglers.course import HOPELESS, TASK, TESTS, TICK, Run
+from thinwire.lab.stragglers.course import TASK, TESTS, TICK, Run
 
 Where = Literal["processes", "clock"]
 SHOWN = 2  # ticks from one point of a curve to the next
@@ -59,9 +59,9 @@ class Measured:
 
     @property
     def hopeless(self) -> bool:
-        """Whether a quarter of the time is over, and hardly anything is learnt."""
-        k = len(self.accuracy) - 1
-        return k > self.limit / TICK / 4 and self._smooth(k) < HOPELESS
+        """Whether after a quarter of the time the accuracy is below the share of the time that is over."""
+        share = len(self.accuracy) * TICK / self.limit
+        return share > 1 / 4 and self._smooth(len(self.accuracy) - 1) < share
 
     def row(self, run: Run, where: Where, stats: Mapping[str, float], load: float | None = None) -> Row:
         """One row, with its curves, in which the accuracy is the mean of the last tests.
