@@ -96,11 +96,26 @@ def race(
         if any((steps, data, out)):
             raise ValueError("with stragglers a run has seconds, and no page; leave --steps, --data and --out out")
         numbers = list(dict.fromkeys(seed or ([] if tune else range(seeds)))) or None
-        asked = Asked(
-            task, stragglers, hosts, clock, rate, method, numbers, target, seconds, lr, tune, recorded, as_json,
-            save, curves, plot,
-        )  # fmt: skip
-        with_stragglers(asked)
+        with_stragglers(
+            Asked(
+                task=task,
+                stragglers=stragglers,
+                hosts=hosts,
+                clock=clock,
+                rate=rate,
+                methods=method,
+                seeds=numbers,
+                target=target,
+                seconds=seconds,
+                lr=lr,
+                tune=tune,
+                recorded=recorded,
+                as_json=as_json,
+                save=save,
+                curves=curves,
+                plot=plot,
+            )
+        )
         return
     if clock is not None or seconds is not None:
         raise ValueError("--clock and --seconds belong to a race with stragglers; write --stragglers slow")
