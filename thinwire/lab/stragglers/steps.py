@@ -23,23 +23,12 @@ PATIENCE = 2
 SEEDS, MANY = (100, 101, 102, 103), 16  # of the climb: as many as make 16 workers
 STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
     ("slow", 4): {
-        "sgd": 0.8,
-        "backup-workers:spares=1": 0.8,
-        "ssp:staleness=1": 0.1,
-        "ssp:staleness=4": 0.1,
-        "ssp:staleness=16": 0.2,
-        "r2sp": 0.1,
-        "asgd": 0.2,
-        "dc-asgd": 0.2,
-        "ad-psgd": 0.4,
-    },
-    ("stalls", 4): {
         "sgd": 0.4,
         "backup-workers:spares=1": 0.4,
         "ssp:staleness=1": 0.1,
         "ssp:staleness=4": 0.1,
         "ssp:staleness=16": 0.2,
-        "r2sp": 0.2,
+        "r2sp": 0.1,
         "asgd": 0.2,
         "dc-asgd": 0.2,
         "ad-psgd": 0.4,
