@@ -33,6 +33,17 @@ STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
         "dc-asgd": 0.2,
         "ad-psgd": 0.4,
     },
+    ("stalls", 4): {
+        "sgd": 0.4,
+        "backup-workers:spares=1": 0.4,
+        "ssp:staleness=1": 0.1,
+        "ssp:staleness=4": 0.1,
+        "ssp:staleness=16": 0.2,
+        "r2sp": 0.1,
+        "asgd": 0.2,
+        "dc-asgd": 0.2,
+        "ad-psgd": 0.4,
+    },
 }
 
 
