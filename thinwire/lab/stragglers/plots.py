@@ -57,8 +57,8 @@ def curves(rows: Sequence[Row], path: Path) -> None:
         bottom.axhline(rows[0]["target"], color="gray", lw=0.8)
         top.set_title("real processes" if place == "processes" else "on the clock", fontsize=9)
         bottom.set_xlabel("seconds")
-    grid[0][0].set(yscale="log", ylim=(0.12, 5), ylabel="loss on the test images")
-    grid[0][0].set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    grid[0][0].set(yscale="log", ylim=(0.05, 5), ylabel="loss on the test images")
+    grid[0][0].set_yticks([0.05, 0.1, 0.2, 0.5, 1, 2, 5], ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"])
     grid[0][0].minorticks_off()
     grid[1][0].set(ylim=(0.6, 1.0), ylabel=f"accuracy, mean of {TESTS} tests")
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -91,7 +91,7 @@ def staleness(rows: Sequence[Row], path: Path) -> None:
                 panel.bar(x, y, color="tab:blue", alpha=0.5, label="processes" if len(some) > 1 else "clock")
             else:
                 panel.plot(x, y, ".", color="black", ms=5, label="clock")
-        panel.set_ylim(0, 1)
+        panel.set(yscale="log", ylim=(5e-4, 1.5))
         panel.xaxis.get_major_locator().set_params(integer=True)
 
     _panels([row for row in rows if row["staleness"]], path, draw, "staleness", "share of gradients", "dots")

@@ -10,6 +10,7 @@ from typing import Any
 from thinwire.lab import race_table, records
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
+from thinwire.lab.stragglers.course import contestants
 from thinwire.lab.stragglers.kinds import KINDS
 
 RUN = ("task", "stragglers", "where", "workers", "rate", "method", "seed")  # what tells runs apart
@@ -77,7 +78,13 @@ def read(path: Path, stragglers: str) -> list[Row]:
     mine = [row for row in records.read(path) if row.get("stragglers") == stragglers]
     if not mine:
         raise ValueError(f"{path} has no race with --stragglers {stragglers}; leave --from out to run it")
-    return mine
+    return ordered(mine)
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """Contestants as they are listed, and others behind them: runs may have been filed in any order."""
+    places = {family(name): place for place, name in enumerate(contestants(2))}
+    return sorted(rows, key=lambda row: (row["workers"], places.get(family(row["method"]), len(places))))
 
 
 def summary(rows: Iterable[Row], place: str, workers: int) -> list[Row]:
