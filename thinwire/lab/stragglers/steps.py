@@ -55,6 +55,17 @@ STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
         "dc-asgd": 0.05,
         "ad-psgd": 0.4,
     },
+    ("stalls", 16): {
+        "sgd": 0.1,
+        "backup-workers:spares=1": 0.4,
+        "ssp:staleness=1": 0.05,
+        "ssp:staleness=4": 0.025,
+        "ssp:staleness=16": 0.05,
+        "r2sp": 0.025,
+        "asgd": 0.05,
+        "dc-asgd": 0.05,
+        "ad-psgd": 0.4,
+    },
 }
 
 
