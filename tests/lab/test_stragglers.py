@@ -106,6 +106,15 @@ def test_a_climb_finds_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tried) == len(set(tried)) == len(rows)
 
 
+def test_a_climb_leaves_what_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raced(run: Run) -> Row:
+        good, noise = run.lr < 0.02, 0.09 + 0.02 * (run.lr == 0.4)  # larger ones guess, and one of them with luck
+        return {"lr": run.lr, "reached": good, "seconds": 0.1 / run.lr, "accuracy": 0.95 if good else noise}
+
+    monkeypatch.setattr("thinwire.lab.stragglers.clock.race", raced)
+    assert steps.best(steps.climb(SHORT)) == 0.1 / 8
+
+
 def test_step_sizes_are_those_of_the_climbs() -> None:
     rows = records.read(DATA / "race-stragglers-steps.csv")
     found: dict[tuple[str, int], dict[str, float]] = {}

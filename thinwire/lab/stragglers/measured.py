@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from thinwire.lab.records import Row
-from thinwire.lab.stragglers.course import TASK, TESTS, TICK, Run
+from thinwire.lab.stragglers.course import LEARNT, TASK, TESTS, TICK, Run
 
 Where = Literal["processes", "clock"]
 SHOWN = 2  # ticks from one point of a curve to the next
@@ -59,9 +59,12 @@ class Measured:
 
     @property
     def hopeless(self) -> bool:
-        """Whether after a quarter of the time the accuracy is below the share of the time that is over."""
+        """Whether after a quarter of the time the accuracy is below the share of the time that is over.
+
+        What has learnt something goes on to the limit: a slow method may still arrive.
+        """
         share = len(self.accuracy) * TICK / self.limit
-        return share > 1 / 4 and self._smooth(len(self.accuracy) - 1) < share
+        return share > 1 / 4 and self._smooth(len(self.accuracy) - 1) < min(share, LEARNT)
 
     def row(self, run: Run, where: Where, stats: Mapping[str, float], load: float | None = None) -> Row:
         """One row, with its curves, in which the accuracy is the mean of the last tests.

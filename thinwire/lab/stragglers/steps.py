@@ -2,8 +2,10 @@
 
 A climb starts at 0.1, doubles the step size and then halves it, each until two in a row are no better than the best
 so far. Better is to reach the target with all seeds, and in fewer seconds; where neither does, to end with a higher
-accuracy. The seeds are not raced; there are four with 4 workers and one with 16 or 64, whose runs take longer. A
-step size that fails with one seed is not tried with the next.
+accuracy; and of two that learn nothing, to be smaller, so that accuracies near chance lead nowhere.
+
+The seeds are not raced; there are four with 4 workers and one with 16 or 64, whose runs take longer. A step size that
+fails with one seed is not tried with the next.
 
 The rows are in benchmarks/data/race-stragglers-steps.csv, and a test compares this table with them.
 """
@@ -16,7 +18,7 @@ from statistics import fmean
 
 from thinwire.lab.records import Row
 from thinwire.lab.stragglers import clock
-from thinwire.lab.stragglers.course import Run
+from thinwire.lab.stragglers.course import LEARNT, Run
 
 FIRST, FEWEST, MOST = 0.1, -7, 5  # the first step size, and how often it is halved or doubled at most
 PATIENCE = 2
@@ -114,5 +116,7 @@ def best(rows: Sequence[Row]) -> float:
 
 
 def _height(rows: Sequence[Row]) -> tuple[bool, float, float]:
-    reached = all(row["reached"] for row in rows)
-    return reached, -fmean(row["seconds"] for row in rows) if reached else 0.0, fmean(r["accuracy"] for r in rows)
+    if all(row["reached"] for row in rows):
+        return True, -fmean(row["seconds"] for row in rows), 0.0
+    right = fmean(row["accuracy"] for row in rows)
+    return False, 0.0, right if right >= LEARNT else -rows[0]["lr"]
