@@ -58,7 +58,7 @@ STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
         "ad-psgd": 0.4,
     },
     ("stalls", 16): {
-        "sgd": 0.1,
+        "sgd": 0.8,
         "backup-workers:spares=1": 0.4,
         "ssp:staleness=1": 0.05,
         "ssp:staleness=4": 0.025,
