@@ -83,9 +83,10 @@ def test_rank_0_names_the_last_step() -> None:
 
 
 def test_a_run_that_learns_nothing_is_given_up() -> None:
-    row = clock.race(replace(SHORT, method="sgd", lr=1e-9, limit=2.0, whole=False))
-    assert not row["reached"]
-    assert row["curves"]["seconds"][-1] < 1.0
+    idle = replace(SHORT, method="sgd", lr=1e-9, limit=2.0, whole=False)
+    ends = [clock.race(replace(idle, gives_up=gives_up))["curves"]["seconds"][-1] for gives_up in (True, False)]
+    assert ends[0] < 1.0
+    assert ends[1] == 2.0  # in a race nobody is given up
     lost = clock.race(replace(SHORT, method="ad-psgd", lr=1e30))
     assert not lost["reached"]
 

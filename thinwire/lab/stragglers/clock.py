@@ -44,7 +44,7 @@ def race(run: Run) -> Row:
     def over() -> bool:
         if measured.lost or measured.complete:
             return True
-        return not run.whole and (measured.hopeless or measured.arrival is not None)
+        return (run.gives_up and measured.hopeless) or (not run.whole and measured.arrival is not None)
 
     def until(rank: int, step: int) -> bool:
         return ending.over(rank, step, over())

@@ -34,7 +34,10 @@ LEARNT = 0.5  # accuracy of a run that has some hope
 @final
 @dataclass(frozen=True)
 class Run:
-    """One contestant with one seed; `whole` goes on to the limit when the target is reached."""
+    """One contestant with one seed; `whole` goes on to the limit when the target is reached.
+
+    With `gives_up` a run that has learnt little ends before the limit: a climb to step sizes makes many of those.
+    """
 
     stragglers: str
     method: str
@@ -45,6 +48,7 @@ class Run:
     target: float = TARGET
     limit: float = LIMIT
     whole: bool = True
+    gives_up: bool = False
 
 
 def contestants(workers: int) -> tuple[str, ...]:

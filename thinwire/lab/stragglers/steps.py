@@ -93,7 +93,7 @@ def climb(run: Run) -> list[Row]:
         if k not in rows:
             rows[k] = []
             for seed in SEEDS[: max(1, MANY // run.workers)]:
-                row = clock.race(replace(run, lr=FIRST * 2**k, seed=seed))
+                row = clock.race(replace(run, lr=FIRST * 2**k, seed=seed, gives_up=True))
                 rows[k].append({name: value for name, value in row.items() if name != "curves"})
                 if not row["reached"]:
                     break
