@@ -66,7 +66,8 @@ def race(
     clock: Annotated[
         list[int] | None,
         typer.Option(
-            help="With --stragglers: workers on the clock; may be repeated (default: as many as hosts, 16, 64). "
+            help="With --stragglers: workers on the clock; may be repeated (default: as many as hosts, and all "
+            "for which step sizes are recorded). "
             "--hosts 0 races there alone, and needs no root."
         ),
     ] = None,

@@ -26,11 +26,11 @@ from thinwire.lab.reproduce.parallel import each
 from thinwire.lab.stragglers import clock, course, plots, processes, table
 from thinwire.lab.stragglers.course import LIMIT, TARGET, TICK, Run
 from thinwire.lab.stragglers.kinds import KINDS
-from thinwire.lab.stragglers.steps import FIRST, SEEDS, best, climb, step_of
+from thinwire.lab.stragglers.steps import FIRST, SEEDS, STEPS, best, climb, step_of
 from thinwire.topology.plot import check_plot
 
 TIMEOUT = 600.0  # seconds for one run
-RATE, CLOCK = "1gbit", (16, 64)  # what is raced unless something else is asked for
+RATE = "1gbit"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class Asked:
 
     @property
     def sizes(self) -> list[int]:
-        """How many workers race on the clock: as many as hosts, and more."""
-        return list(dict.fromkeys(self.clock if self.clock is not None else (self.hosts or 4, *CLOCK)))
+        """How many workers race on the clock: as many as hosts, and those for which step sizes are recorded."""
+        known = (self.hosts or 4, *(workers for kind, workers in STEPS if kind == self.stragglers))
+        return list(dict.fromkeys(known if self.clock is None else self.clock))
 
     def runs(self, workers: int, *, whole: bool) -> list[Run]:
         """Every contestant with every seed, seed by seed."""
