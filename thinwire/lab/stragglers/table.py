@@ -171,7 +171,7 @@ def page(rows: Sequence[Row], stragglers: str) -> str:
         for line in lines
     ]
     load = max(row["load"] for row in raced)
-    command = f"thinwire race --stragglers {stragglers} --hosts {workers} --rate {raced[0]['rate']}"
+    command = f"thinwire race --stragglers {stragglers} --hosts {workers} --rate {raced[0]['rate']}{_seeds(raced)}"
     busy = f" The load of the machine was at most {load:.1f}."
     return table(HEAD, body) + f"\n\n{agreement(lines)}" + where(raced[0], command) + busy
 
@@ -189,7 +189,10 @@ def sizes(rows: Sequence[Row]) -> str:
         for name, by_count in lines.items():
             cells = [_far(by_count[workers]) if workers in by_count else "-" for workers in counts]
             body.append([str(KINDS.parse(kind)), f"`{name}`", *cells])
-    command = f"thinwire race --hosts 0 {' '.join(f'--clock {n}' for n in counts)} --stragglers slow` and `stalls"
+    seeds = {n: [row for row in clock if row["workers"] == n] for n in counts}
+    command = "thinwire race --stragglers slow` and `--stragglers stalls`, with `" + "` and `".join(
+        f"--clock {n}{_seeds(some)}" for n, some in seeds.items()
+    )
     head = ["stragglers", "method", *(f"{n} workers" for n in counts)]
     return table(head, body, left=2) + where(clock[0], command)
 
@@ -212,6 +215,11 @@ def _seconds(line: Row) -> str:
     if line["lowest"] == line["highest"]:
         return f"{line['seconds']:.1f}"
     return f"{line['seconds']:.1f} ({line['lowest']:.1f} to {line['highest']:.1f})"
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    """The words that ask for these seeds."""
+    return "".join(f" --seed {seed}" for seed in sorted({row["seed"] for row in rows}))
 
 
 def _number(value: float | None, spec: str) -> str:
