@@ -22,7 +22,7 @@ from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network, network, reaper
 from thinwire.lab.net.inside import enter
-from thinwire.lab.net.shaping import transmitted
+from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.net.tools import call, check
 
 OWNER = """
@@ -96,6 +96,17 @@ def test_a_stream_runs_at_the_rate_and_its_bytes_are_counted(pair: Network) -> N
             assert 1.03 * size < sent < 1.08 * size  # 66 bytes of headers per packet of 1514
             rates.append(8 * sent / spent / bits_per_second(rate))
         assert 0.87 < max(rates) < 1.06  # the bucket is full at the start, and holds up to 2% of the stream
+
+
+def test_a_host_receives_no_faster_than_it_may_send(root: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    size = 3 << 20
+    with Network(2, "100mbit", down=True) as two:
+        shape("10gbit", two.namespace(0))  # its own uplink no longer holds it up
+        rates = [8 * 1.05 * size / send(two, size) / 100e6 for _ in range(2)]
+    assert 0.85 < max(rates) < 1.1
+    with pytest.raises(ValueError, match="leave down=True or latency out"):
+        Network(2, "1gbit", "1ms", down=True)
 
 
 def interfaces(say: Say) -> tuple[list[str], int, list[float]]:

@@ -14,6 +14,9 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.stragglers import RATE as SLOW_RATE
+from thinwire.cli.stragglers import Asked
+from thinwire.cli.stragglers import race as with_stragglers
 from thinwire.lab import race_table, records
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
@@ -28,6 +31,7 @@ from thinwire.lab.report import Run as Recorded
 from thinwire.lab.report import page
 from thinwire.topology.plot import check_plot
 
+RATE = "100mbit"
 TIMEOUT = 3600.0  # seconds for one run
 NOT_FINITE = "is not finite"  # what the engine says
 File = Callable[[Row], None]
@@ -36,7 +40,9 @@ File = Callable[[Row], None]
 def race(
     task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(COURSES)}.")] = "digits",
     hosts: Annotated[int, typer.Option(help="Hosts of a network lab, one rank on each; needs root.")] = 4,
-    rate: Annotated[str, typer.Option(help="Rate of every host's uplink.")] = "100mbit",
+    rate: Annotated[
+        str | None, typer.Option(help=f"Rate of every host's uplink (default: {RATE}; with stragglers {SLOW_RATE}).")
+    ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(help="Only this contestant, a method id or one of DDP's (ddp, ...); may be repeated."),
@@ -50,6 +56,24 @@ def race(
         bool,
         typer.Option("--tune", help="Find step sizes instead: try all of a grid, on this machine's own links."),
     ] = False,
+    stragglers: Annotated[
+        str | None,
+        typer.Option(
+            help="Race ways to wait for slow workers instead, in processes and on the clock: slow (one, 5 times "
+            "slower), stalls (5% of all steps, 10 times longer), or with settings, such as slow:times=3."
+        ),
+    ] = None,
+    clock: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="With --stragglers: workers on the clock; may be repeated (default: as many as hosts, and all "
+            "for which step sizes are recorded). "
+            "--hosts 0 races there alone, and needs no root."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="With --stragglers: seconds of a run, in place of --steps.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the task's files, if they lie elsewhere.")] = None,
     recorded: Annotated[
         Path | None, typer.Option("--from", help="Show the race in this CSV file, and run nothing.")
@@ -65,9 +89,38 @@ def race(
     """Race DDP, its hooks and thinwire's methods to the same accuracy over slow links.
 
     Prints a table of seconds, and of speed-ups over DDP in float32 and over its PowerSGD hook, as means over seeds.
+    With --stragglers it races ways to wait for slow workers, and the clock beside them.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds} leaves nothing to run; write --seeds 3")
+    if stragglers is not None:
+        if any((steps, data, out)):
+            raise ValueError("with stragglers a run has seconds, and no page; leave --steps, --data and --out out")
+        numbers = list(dict.fromkeys(seed or ([] if tune else range(seeds)))) or None
+        with_stragglers(
+            Asked(
+                task=task,
+                stragglers=stragglers,
+                hosts=hosts,
+                clock=clock,
+                rate=rate,
+                methods=method,
+                seeds=numbers,
+                target=target,
+                seconds=seconds,
+                lr=lr,
+                tune=tune,
+                recorded=recorded,
+                as_json=as_json,
+                save=save,
+                curves=curves,
+                plot=plot,
+            )
+        )
+        return
+    if clock is not None or seconds is not None:
+        raise ValueError("--clock and --seconds belong to a race with stragglers; write --stragglers slow")
+    rate = RATE if rate is None else rate
     chosen = list(dict.fromkeys(method or NAMES))
     numbers = [SEED] if tune and seed is None else list(dict.fromkeys(seed or range(seeds)))
     if tune and lr is not None:

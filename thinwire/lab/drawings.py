@@ -10,6 +10,7 @@ from pathlib import Path
 from thinwire.lab import architecture, race_table, rate
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
+from thinwire.lab.stragglers import pages as stragglers
 
 Draw = Callable[[Path], None]
 
@@ -25,7 +26,7 @@ def drawings(data: Path) -> dict[str, Draw]:
     for task, hosts, speed in race_table.races(data / "race.csv"):
         rows = race_table.read(data / "race.csv", task, hosts, speed)
         made[f"race-{task}.png"] = partial(race_table.plot, race_table.with_curves(rows, points))
-    return made
+    return {**made, **stragglers.drawings(data)}
 
 
 def draw(root: Path) -> None:

@@ -16,6 +16,7 @@ from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, race_ta
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
+from thinwire.lab.stragglers import pages as stragglers
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = Sequence[Mapping[str, str]]
@@ -360,6 +361,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "detection": detection,
     "race": partial(race, "race.csv"),
     "race-16": partial(race, "race-16.csv"),
+    **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)
         for name, made in REPRODUCTIONS.items()

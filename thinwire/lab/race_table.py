@@ -104,11 +104,11 @@ def without_curves(rows: Sequence[Row]) -> list[Row]:
     return [{name: value for name, value in row.items() if name != "curves"} for row in rows]
 
 
-def keep(path: Path, rows: Sequence[Row]) -> None:
+def keep(path: Path, rows: Sequence[Row], run: Sequence[str] = RUN) -> None:
     """Write the rows to a CSV file; rows of other runs in that file stay, with their own machine."""
-    mine = {_key(row) for row in rows}
+    mine = {_key(row, run) for row in rows}
     old = records.load(path) if path.exists() else []
-    records.save(path, [*(row for row in old if _key(row) not in mine), *rows])
+    records.save(path, [*(row for row in old if _key(row, run) not in mine), *rows])
 
 
 def read(path: Path, task: str, hosts: int, rate: str | None) -> list[Row]:
@@ -196,8 +196,8 @@ def _cells(line: Row) -> list[str]:
     return [f"{line['lr']:g}", line["reached"], f"{line['steps']:.0f}", seconds, f"{line['megabytes']:.1f}", *times]
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple("" if row.get(name) is None else str(row[name]) for name in RUN)
+def _key(row: Mapping[str, Any], run: Sequence[str] = RUN) -> tuple[str, ...]:
+    return tuple("" if row.get(name) is None else str(row[name]) for name in run)
 
 
 def _ratios(base: Sequence[Row], some: Sequence[Row]) -> list[float]:

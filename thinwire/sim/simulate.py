@@ -73,11 +73,13 @@ def simulate(
     seed: int = 0,
     min_size: int | None = None,
     watch: Callable[[Moment], None] | None = None,
+    until: Callable[[int, int], bool] | None = None,
 ) -> Simulation:
     """Train `task` on `workers` simulated workers for so many steps.
 
     `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
-    1 Gbit/s and 1 ms. `watch` is told of every step of every worker. Servers set apart are among the workers.
+    1 Gbit/s and 1 ms. `watch` is told of every step of every worker. `until(rank, step)` is asked before each step: a
+    worker for which it is true ends there. Servers set apart are among the workers.
 
     >>> import thinwire as tw
     >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))
@@ -100,6 +102,8 @@ def simulate(
         worker.begin()
         await worker.driver.start()
         for number in range(steps if worker.driver.schedule.trains else 0):
+            if until is not None and until(worker.rank, number):
+                break
             loss = await worker.step(number)
             moments.append(Moment(clock.now, worker.rank, number, loss))
             if watch is not None:

@@ -15,6 +15,7 @@ from thinwire.lab.net.shaping import DEVICE, shape, transmitted
 from thinwire.lab.net.tools import call, check
 
 MOST = 250  # hosts in one /24
+INBOUND = "1s"  # of packets may wait at a downlink: several senders at once are slowed down, and not made to resend
 DELAYED = "100000"  # packets that wait for their delay, before more are dropped
 
 
@@ -22,17 +23,19 @@ DELAYED = "100000"  # packets that wait for their delay, before more are dropped
 class Network:
     """A context manager: the hosts exist inside the `with` block, numbered from 0.
 
-    Every host sends at `rate` at most. With `latency` every packet arrives that much later; it needs a kernel with
-    the netem queue, and is refused where there is none.
+    Every host sends at `rate` at most, and with `down` it receives no faster, either. With `latency` every packet
+    arrives that much later; it needs a kernel with the netem queue, and is refused where there is none.
     """
 
-    def __init__(self, hosts: int, rate: str, latency: str | None = None) -> None:
+    def __init__(self, hosts: int, rate: str, latency: str | None = None, *, down: bool = False) -> None:
         if not 2 <= hosts <= MOST:
             raise ValueError(f"hosts={hosts}: a network has 2 to {MOST} hosts; write --hosts 4")
+        if down and latency is not None:
+            raise ValueError("a downlink has a rate or a delay; leave down=True or latency out")
         bits_per_second(rate)
         if latency is not None:
             seconds(latency)
-        self.hosts, self.rate, self.latency = hosts, rate, latency
+        self.hosts, self.rate, self.latency, self.down = hosts, rate, latency, down
         self.lab = f"thinwire-{os.getpid()}-{reaper.started(os.getpid())}-{secrets.token_hex(3)}"
         self._guardian: subprocess.Popen[bytes] | None = None
 
@@ -51,6 +54,8 @@ class Network:
         bits_per_second(rate)
         for host in range(self.hosts):
             shape(rate, self.namespace(host))
+            if self.down:
+                shape(rate, f"{self.lab}-bridge", f"port{host}", INBOUND)
         self.rate = rate
 
     def tx_bytes(self, host: int) -> int:
@@ -101,6 +106,8 @@ class Network:
             call("ip", "-n", own, "link", "set", DEVICE, "up")
             call("ip", "-n", own, "link", "set", "lo", "up")
             shape(self.rate, own)
+            if self.down:
+                shape(self.rate, bridge, port, INBOUND)
             if self.latency is not None:
                 self._delay(bridge, port, self.latency)
 

@@ -22,11 +22,11 @@ BURST_S = 1e-3
 QUEUE = "50ms"
 
 
-def shape(rate: str, namespace: str | None = None) -> None:
+def shape(rate: str, namespace: str | None = None, device: str = DEVICE, queue: str = QUEUE) -> None:
     """Give an uplink another rate; `namespace` is this process's own unless given. The count goes on."""
     burst = max(BURST, round(BURST_S * bits_per_second(rate) / 8))
-    words = ("rate", rate, "burst", str(burst), "latency", QUEUE)
-    call("tc", *_where(namespace), "qdisc", "replace", "dev", DEVICE, "root", "tbf", *words)
+    words = ("rate", rate, "burst", str(burst), "latency", queue)
+    call("tc", *_where(namespace), "qdisc", "replace", "dev", device, "root", "tbf", *words)
 
 
 def transmitted(namespace: str | None = None) -> int:
