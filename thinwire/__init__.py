@@ -1,12 +1,12 @@
 """thinwire: train PyTorch models across slow networks, with fewer bits on the wire.
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
-The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `topology` and
-`sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim` has the
+The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
+`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim` has the
 optimizers that some methods need.
 """
 
-from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, sim, sync, topology
+from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, server, sim, sync, topology
 from thinwire.comm import Comm, run
 from thinwire.comm.network import Network
 from thinwire.core.by_id import method
@@ -18,7 +18,6 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook
-from thinwire.engine.checkpoint import read as read_checkpoint
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -48,8 +47,8 @@ __all__ = [
     "method",
     "methods",
     "optim",
-    "read_checkpoint",
     "run",
+    "server",
     "sim",
     "simulate",
     "sync",

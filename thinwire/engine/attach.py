@@ -105,6 +105,8 @@ def _by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
 class Wire:
     """What `attach` returns. Use it with `with`, or call `detach` at the end."""
 
+    read_checkpoint = staticmethod(checkpoint.read)
+
     def __init__(
         self,
         model: nn.Module,

@@ -159,8 +159,8 @@ class Server(Exchange):
         mine = empty(x) if payload is None else payload.data
         if comm.rank != SERVER:
             await comm.send(SERVER, mine)
-            return self._heard((await comm.recv(SERVER))[1], state, ctx)
-        arrived = [mine, *[(await comm.recv(rank))[1] for rank in range(1, comm.size)]]
+            return self._heard((await comm.recv(SERVER))[1].to(x.device), state, ctx)
+        arrived = [mine, *[(await comm.recv(rank))[1].to(x.device) for rank in range(1, comm.size)]]
         mean = self.channel.receive(arrived, part(state, "recv."), ctx)
         answer = mean.view(torch.uint8)
         if self.down is not None:
