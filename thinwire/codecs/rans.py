@@ -6,7 +6,8 @@ of 2^-12; symbols rarer than half of that follow an escape, in a message of thei
 2^19 or more where there are several, has 4 states, or 32 where they are less than 0.7% of it.
 
 A GPU codes each chunk by a warp. It makes more of them, of 5 KiB, and gives rare symbols frequencies of their own
-where that costs less than half a percent: 2% in all. Any device reads what any other wrote;
+where that costs less than half a percent: 2% in all. Of more than 2^18 bytes, it codes as many symbols of at most four
+bits as a byte holds as one symbol. Any device reads what any other wrote;
 kernels/cpu/rans_message.h describes the bytes. A message longer than plain fields is sent as plain fields. Damage is
 noticed when the states do not end as they began.
 

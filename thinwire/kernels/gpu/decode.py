@@ -94,7 +94,10 @@ def decoded(words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.
                 v = chosen(flipped, 0x4B000000, 0, NB).to(tl.float32, bitcast=True) - (8388608.0 + OFF)
             else:
                 v = number(field(words, R, WIDTH), WIDTH, KIND == SIGNED)
-            return (v * step if KIND == SIGNED else lo + v * step) * weight
+            if (KIND == SIGNED) & (WIDTH == 2):  # 0, 1, -1 and -2 lose nothing, whatever they multiply
+                return v * (step * weight)
+            else:
+                return (v * step if KIND == SIGNED else lo + v * step) * weight
 
 
 @triton.jit

@@ -40,16 +40,10 @@ def rounded(p, scale, TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.conste
 @triton.jit
 def value(code, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr):
     """The values of codes, of which the low WIDTH bits count: as bits of a float32 whose exponent is then moved."""
-    return moved(code << (32 - WIDTH), BIAS, MANTISSA, WIDTH)
-
-
-@triton.jit
-def moved(high, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr):
-    """The same of codes that are the highest bits."""
     DROP: tl.constexpr = 23 - MANTISSA
     REST: tl.constexpr = ((1 << (WIDTH - 1)) - 1) << DROP  # exponent and mantissa
     # The sign is shifted in from above; the bits between it and the exponent are cleared.
-    b = (high >> (32 - WIDTH - DROP)) & (REST - 2147483648)
+    b = ((code << (32 - WIDTH)) >> (32 - WIDTH - DROP)) & (REST - 2147483648)
     v = b.to(tl.float32, bitcast=True) * (2.0 ** (127 - BIAS))
     if WIDTH == 8:
         if MANTISSA == 3:  # all ones is NaN, and nothing is infinite
@@ -61,17 +55,9 @@ def moved(high, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr)
 
 
 @triton.jit
-def of_words(words, R: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr,
-             NB: tl.constexpr):  # fmt: skip
-    """The values of row R of full tiles. A 16-bit float begins as e5m2 and e2m1 do, and the processor converts it."""
-    f = fields(words, R, WIDTH)
-    if MANTISSA == 3:
-        return moved(chosen(f, 0, 3, NB), BIAS, MANTISSA, WIDTH)
-    else:
-        if WIDTH == 4:
-            f = ((f & 0x08080808) << 4) | ((f & 0x07070707) << 1)
-        half = chosen(f, 0, 1, NB).to(tl.int16).to(tl.float16, bitcast=True)
-        return half.to(tl.float32) * (2.0 ** (15 - BIAS))
+def of_words(words, R: tl.constexpr, NB: tl.constexpr):
+    """The values of row R of e5m2: a 16-bit float begins like one, and the processor converts it."""
+    return chosen(fields(words, R, 8), 0, 1, NB).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @Ready
@@ -160,7 +146,8 @@ def add_one(
     SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
     """The rows with one payload added."""
-    if FULL:
+    HALVES: tl.constexpr = FULL & (MANTISSA == 2)  # measured: it does not pay for the others
+    if HALVES:
         planes = load_words(codes, tile, live, WIDTH)
     else:
         planes = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
@@ -180,9 +167,6 @@ def add_one(
         elif MODE == EQUAL:
             one, _ = looked_up(scales, scales, 0, 0, base + r * width, live, size, MODE, SIZE, 1)
             step = tl.div_rn(one, most)
-        if FULL:
-            v = of_words(planes, r, BIAS, MANTISSA, WIDTH, NB)
-        else:
-            v = value(field(planes, r, WIDTH), BIAS, MANTISSA, WIDTH)
+        v = of_words(planes, r, NB) if HALVES else value(field(planes, r, WIDTH), BIAS, MANTISSA, WIDTH)
         out = out + (rows[r] + (v * step) * weight,)
     return out

@@ -16,6 +16,7 @@ from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SOME = 1  # segments per program
 NB, WARPS = 8, 4  # tiles per program
+FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
 
 
 def on(x: Tensor) -> AbstractContextManager[object]:

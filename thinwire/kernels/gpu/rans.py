@@ -69,7 +69,7 @@ def chunks_of(n: int, chunk: int = 0) -> int:
 
 def joiners(n: int, each: int) -> int:
     """Programs that join or split `n` symbols."""
-    return max(1, triton.cdiv(n, (8 if each == 8 else 4) * rans_join.BLOCK))
+    return -(-n // ((8 if each == 8 else 4) * rans_join.BLOCK))
 
 
 def aligned(n: int, to: int) -> int:

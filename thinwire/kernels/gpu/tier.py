@@ -12,7 +12,7 @@ from torch import Tensor
 from thinwire.kernels.base import Kernels
 from thinwire.kernels.gpu import checks, decode, encode, launch, passes, plan, sums
 from thinwire.kernels.key import Key
-from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, Blocks, Quant
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, TILE, Blocks, Quant
 
 FEW = 1 << 16  # bytes that one program sums
 BYTES = 1024  # summed per program where they do not start at a word; more would take ptxas seconds
@@ -200,7 +200,7 @@ class GpuKernels(Kernels):
             for part, how in plan.passes(quant, blocks, launch.NB):
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
                 found = (out, out) if table is None else (table.starts, table.reach)
-                constants = {
+                constants: dict[str, Any] = {
                     "KIND": int(quant.kind),
                     "NORM": int(quant.norm),
                     "LEVELS": quant.levels,
@@ -212,6 +212,8 @@ class GpuKernels(Kernels):
                     "num_warps": launch.WARPS if part.full else 1,
                     **launch.PRECISE,
                 }
+                if how != plan.FUSED or blocks.size < TILE:
+                    constants["maxnreg"] = launch.FEW_REGISTERS
                 where = (blocks.n, part.tiles, part.tile0, part.lanes, blocks.size, weight, quant.lo, quant.hi)
                 decode.decode[(part.grid,)](*every, out, *found, *where, FRESH=fresh, FULL=part.full, **constants)
 
