@@ -2,8 +2,8 @@
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
-`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim` has
-the optimizers that some methods need.
+`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
+has the optimizers that some methods need.
 """
 
 from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, server, sim, sync, topology

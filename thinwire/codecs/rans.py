@@ -8,7 +8,8 @@ of 2^-12; symbols rarer than half of that follow an escape, in a message of thei
 A GPU codes each chunk by a warp. It makes more of them, of 5 KiB, and gives rare symbols frequencies of their own
 where that costs less than half a percent: 2% in all. It codes as many narrow symbols as a byte holds as one, where
 they are more than 2^18 bytes. Any device reads what any other wrote; kernels/cpu/rans_message.h describes the bytes.
-A message longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as they began.
+A message longer than plain fields is sent as plain fields. Damage is noticed when the states do not end as they
+began.
 
 >>> import torch
 >>> symbols = (torch.arange(4096) % 64 == 0).to(torch.uint8)  # entropy 0.116 bits, 60 bytes
