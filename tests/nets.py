@@ -22,7 +22,11 @@ SERVED = [name for name in METHODS if METHODS[name]().exchange.served]
 """Methods with a server that keeps the model."""
 SYNCHRONOUS = [name for name in METHODS if name not in SERVED and METHODS[name]().sync.of != Param()]
 """Methods after which all replicas are equal; the others exchange models, or have a server."""
-MODELS = [name for name in METHODS if METHODS[name]().sync == Sync(of=Param(), every=METHODS[name]().sync.every)]
+MODELS = [
+    name
+    for name in METHODS
+    if name not in SERVED and METHODS[name]().sync == Sync(of=Param(), every=METHODS[name]().sync.every)
+]
 """Methods that exchange models in step."""
 SUMMED_BY_THE_BACKEND = {
     "sgd": 1e-6,

@@ -169,8 +169,8 @@ def test_the_key_of_the_sender_reaches_the_decoder() -> None:
 
     @final
     @dataclass(frozen=True)
-    class Spy(Compressor):
-        name: ClassVar[str] = "spy"
+    class Listening(Compressor):
+        name: ClassVar[str] = "listening"
 
         @property
         def unbiased(self) -> bool:
@@ -193,5 +193,5 @@ def test_the_key_of_the_sender_reaches_the_decoder() -> None:
             seen.append(key)
 
     key = Key(seed=9, step=2, rank=5, bucket=1, hop=1)
-    Spy().decode(Spy().encode(X, key=key), LAYOUT_1000, key=key.fold(rank=0))
+    Listening().decode(Listening().encode(X, key=key), LAYOUT_1000, key=key.fold(rank=0))
     assert seen == [key, key]

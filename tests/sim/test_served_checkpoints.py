@@ -134,7 +134,9 @@ def test_whatever_the_rule_the_others_wait_for_nobody_who_is_paused(rule: Rule) 
 def test_nor_for_one_who_is_paused_before_they_have_taken_as_many_steps(rule: Rule) -> None:
     """Somebody who waits for it when it pauses goes on."""
     _, states = trained(served(rule), 3, range(STEPS), at=AT, early=1)
-    assert [states[f"rank{rank}"]["served"]["worker"]["clock"] for rank in range(3)] == [AT, 1, AT]
+    quiet = rule.batches - 1 if isinstance(rule, AsyLpg) else 0  # steps of a full gradient before it is pushed
+    pushed = [states[f"rank{rank}"]["served"]["worker"]["clock"] for rank in range(3)]
+    assert pushed == [AT - quiet, 1 - quiet, AT - quiet]
 
 
 def same(a: Any, b: Any) -> bool:

@@ -157,7 +157,7 @@ def test_staleness_is_a_histogram_of_all_pushes() -> None:
     assert figures["staleness_mean"] == pytest.approx(WORKERS - 1, rel=0.25)
 
 
-@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("side", [0.97, 1.03])
 def test_the_edge_of_stability_of_a_fixed_delay(workers: int, side: float) -> None:
     """In turn every gradient is tau = n - 1 updates old: stable for eta L < 2 sin(pi / (2 (2 tau + 1)))."""
@@ -177,8 +177,19 @@ def _one() -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("name", ["asgd", "softsync", "dc-asgd", "backup-workers:spares=0", "ssp", "r2sp"])
-@pytest.mark.parametrize("up", ["identity", "qsgd:bits=8", "scaled-sign"])
+@pytest.mark.parametrize(
+    ("name", "up"),
+    [
+        ("asgd", "identity"),
+        ("asgd", "qsgd:bits=8"),
+        ("asgd", "scaled-sign"),
+        ("softsync", "qsgd:bits=8"),
+        ("dc-asgd", "scaled-sign"),
+        ("backup-workers:spares=0", "scaled-sign"),
+        ("ssp", "qsgd:bits=8"),
+        ("r2sp", "scaled-sign"),
+    ],
+)
 def test_every_method_finds_the_mean(name: str, up: str) -> None:
     more = f"compressor=({up}),feedback={str(up == 'scaled-sign').lower()}"
     made = tw.method(f"{name},{more}" if ":" in name else f"{name}:{more}")
