@@ -20,7 +20,17 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from thinwire import Key, Layout, kernels
-from thinwire.compressors import AtomoSpectral, DctTopK
+from thinwire.compressors import (
+    AtomoEntries,
+    AtomoFourier,
+    AtomoSpectral,
+    Centred,
+    CountSketch,
+    DctTopK,
+    SparseLoco,
+    SparsePrecision,
+    Wangni,
+)
 from thinwire.core.compressor import Compressor, encode_with_feedback
 from thinwire.kernels import philox
 
@@ -29,7 +39,16 @@ KINDS = ["gauss", "heavy", "one-hot", "constant", "denormal", "zero"]
 TOP = torch.finfo(torch.float32).max
 RAGGED = Layout(("a", "b", "c"), ((262_145,), (7, 13), (64, 33)))
 """Long enough for two threads and for blocks of several segments; tensors that end inside tiles."""
-SLOW = (AtomoSpectral(), DctTopK(chunk=8, k=5))  # a library's SVD; thousands of blocks, one by one in the reference
+SLOW = (
+    AtomoSpectral,  # a library's SVD
+    AtomoEntries,
+    AtomoFourier,
+    Centred,
+    CountSketch,
+    SparsePrecision,
+    Wangni,  # with these, the same torch on every tier but for short passes
+)
+SLOW_BLOCKS = (DctTopK(chunk=8, k=5), SparseLoco(block=100, k=7))  # thousands of them, one by one in the reference
 
 
 def spoilt(bad: float, places: tuple[int, ...] = (5, 900), dtype: torch.dtype = torch.float32) -> Tensor:
@@ -134,7 +153,7 @@ def threads(count: int) -> Iterator[None]:
 
 @each_instance
 def test_long_and_ragged_input(c: Compressor) -> None:
-    layout = Layout.flat(5003) if c in SLOW else RAGGED
+    layout = Layout.flat(5003) if isinstance(c, SLOW) or c in SLOW_BLOCKS else RAGGED
     x, key = vector(layout.numel, "heavy"), Key(seed=4)
     with kernels.force("reference"):
         expected = c.encode(x, layout, key)

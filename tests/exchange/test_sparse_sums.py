@@ -100,10 +100,10 @@ def test_gtopk_bytes_grow_with_log_n() -> None:
     assert [sent(ranks) / payload for ranks in (4, 8, 16)] == [2, 3, 4]
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 6])
 def test_oktopk_counts_and_volume(ranks: int) -> None:
     """After the first steps about k elements come out, and ranks send at most 6k (n-1)/n values and places."""
-    n, k, steps = 20_000, 400, 40
+    n, k, steps = 10_000, 200, 40
     exchange = OkTopk(TopK(k=k, indices="packed"), exact_every=32)
     world = World(exchange, Layout.flat(n), ranks)
     counts = []
@@ -113,7 +113,7 @@ def test_oktopk_counts_and_volume(ranks: int) -> None:
     within = sum(4 * k / 5 <= c <= 5 * k / 4 for c in late) / len(late)
     assert within >= 0.9
     assert max(counts) <= 2 * k
-    number = (32 + 15) / 8 / 2  # bytes of a value or a place, on average; places of 20000 elements have 15 bits
+    number = (32 + 14) / 8 / 2  # bytes of a value or a place, on average; places of 10000 elements have 14 bits
     payloads = 2 * (ranks - 1) * (32 + 4 + 64)  # headers, counts, and the padding of fields
     assert world.traffic[0].bytes / steps <= 6 * k * (ranks - 1) / ranks * number + payloads
 
