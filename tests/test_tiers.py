@@ -134,7 +134,7 @@ def test_every_kind_of_input(c: Compressor, long: bool) -> None:
 
 @each_instance
 @given(data=st.data())
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_floats(c: Compressor, long: bool, data: st.DataObject) -> None:
     n = data.draw(st.one_of(st.integers(0, 40), st.integers(500, 2100)), label="n")
     floats = arrays(np.float32, n, elements=st.floats(width=32), fill=st.just(0.5))

@@ -13,9 +13,11 @@ from swarms import apart, drift, normal, together
 from thinwire import Channel, Context, Key, Layout
 from thinwire.comm import Comm, run
 from thinwire.compressors import (
+    AtomoEntries,
     AtomoFourier,
     BlockTopK,
     Centred,
+    DeadZone,
     Identity,
     IntBlock,
     OneBit,
@@ -24,8 +26,10 @@ from thinwire.compressors import (
     SampledTopK,
     ScaledSign,
     Shrunk,
+    SparsePrecision,
     Strom,
     TopK,
+    Wangni,
 )
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
@@ -269,8 +273,8 @@ def chosen() -> list[Compressor]:
 
 
 WAYS = ((ErrorFeedback(), Complete(), 3), (Difference(), Ring(), 4))
-SLOW = (AtomoFourier, BlockTopK, Centred, SampledTopK)
-"""They take seconds, and are much like AtomoEntries, SparseLoco, Wangni and TopK."""
+SLOW = (AtomoEntries, AtomoFourier, BlockTopK, Centred, DeadZone, SampledTopK, SparsePrecision, Wangni)
+"""They take seconds, and are much like SparseLoco, TopK, RandomK and the quantisers."""
 
 
 @pytest.mark.parametrize(("c", "number"), [(c, i) for i, c in enumerate(chosen())], ids=str)

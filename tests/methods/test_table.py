@@ -77,7 +77,10 @@ def bar(row: Row) -> float:
 
 
 def test_every_method_descends() -> None:
-    rows = [run(name) for name in METHODS if isinstance(METHODS.parse(name).sync.of, Grad)]
+    of = {name: METHODS.parse(name) for name in METHODS}
+    # In step all servers do the same: asgd stands for them.
+    alone = [name for name in of if name == "asgd" or not of[name].exchange.served]
+    rows = [run(name) for name in alone if isinstance(of[name].sync.of, Grad)]
     failed = [row for row in rows if not row.loss < bar(row)]
     assert not failed, f"{table(failed)}\n\nof\n\n{table(rows)}"
     assert {*EXACT} <= {row.method.partition(":")[0] for row in rows}

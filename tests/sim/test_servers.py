@@ -157,7 +157,7 @@ def test_staleness_is_a_histogram_of_all_pushes() -> None:
     assert figures["staleness_mean"] == pytest.approx(WORKERS - 1, rel=0.25)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("side", [0.97, 1.03])
 def test_the_edge_of_stability_of_a_fixed_delay(workers: int, side: float) -> None:
     """In turn every gradient is tau = n - 1 updates old: stable for eta L < 2 sin(pi / (2 (2 tau + 1)))."""
@@ -166,7 +166,7 @@ def test_the_edge_of_stability_of_a_fixed_delay(workers: int, side: float) -> No
     problem = Problem(
         _one, lambda m, rank, step: next(m.parameters()).square().sum() / 2, lambda p: SGD(p, lr=eta), seconds=0.1
     )
-    done = simulate(server(R2sp(profile=0)), problem, workers, steps=400, network=FAST, min_size=0)
+    done = simulate(server(R2sp(profile=0)), problem, workers, steps=260, network=FAST, min_size=0)
     size = abs(float(model(done)))
     assert size < 0.1 if side < 1 else size > 10
 
@@ -193,7 +193,7 @@ def _one() -> nn.Module:
 def test_every_method_finds_the_mean(name: str, up: str) -> None:
     more = f"compressor=({up}),feedback={str(up == 'scaled-sign').lower()}"
     made = tw.method(f"{name},{more}" if ":" in name else f"{name}:{more}")
-    done = run(made, steps=150, optimizer=lambda p: SGD(p, lr=0.02))
+    done = run(made, steps=75, optimizer=lambda p: SGD(p, lr=0.04))
     torch.testing.assert_close(model(done), TARGETS[:4].mean(0), rtol=0.1, atol=0.15)
     assert made == tw.method(made.id)
     assert methods.asgd().exchange == Server(rule=Asgd())

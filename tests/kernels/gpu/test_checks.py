@@ -90,9 +90,7 @@ def test_entropy_coded_payloads_with_checks_for_later() -> None:
         expected = torch.empty(N)
         c.mean([Payload(p.data.cpu()) for p in payloads], FLAT, expected, 0.5, plain)
     assert torch.equal(out.cpu().view(torch.int32), expected.view(torch.int32))
-    for place in (c.compressor.side_bytes(FLAT) + 3, -2):
-        payloads[1].body[place] ^= 16
-        c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
-        with pytest.raises(PayloadError):
-            verdicts.raise_if_any()
-        verdicts = Verdicts()
+    payloads[1].body[c.compressor.side_bytes(FLAT) + 3] ^= 16
+    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+    with pytest.raises(PayloadError):
+        verdicts.raise_if_any()

@@ -113,7 +113,7 @@ def test_32_states(tried: Tried, n: int, width: int, skew: float) -> None:
     assert tried.same(skewed(n, width, skew), width, 13).tolist()[:3] == [1, 6, 13]
 
 
-@pytest.mark.parametrize(("n", "width", "skew"), [(2601, 4, 20.0), (4003, 3, 30.0), (5003, 2, 30.0), (5001, 1, 20.0)])
+@pytest.mark.parametrize(("n", "width", "skew"), [(2601, 3, 20.0), (3001, 1, 20.0)])
 def test_narrow_symbols_are_joined(tried: Tried, n: int, width: int, skew: float) -> None:
     symbols = skewed(n, width, skew)
     data = tried.same(symbols, width, 13, join=True)
