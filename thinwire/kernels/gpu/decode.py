@@ -41,13 +41,15 @@ MOST = 8  # payloads in one pass
 def two_values(bit, a, lo, step, weight, KIND: tl.constexpr, NORM: tl.constexpr):
     """What fields of one bit decode to, given as the sign bits of `bit`, times the weight."""
     if (NORM == RANGE) | (NORM == SIDES) | (NORM == UNIT):
-        return tl.where(bit < 0, (lo + step if KIND == UNSIGNED else step) * weight, lo * weight)
+        high, low = (lo + step, lo + step * 0.0) if KIND == UNSIGNED else (step, lo)
+        return tl.where(bit < 0, high * weight, low * weight)
     else:  # plus or minus the scale, whose sign bit is the opposite of the field
-        flip = tl.where(
-            (a == 0) & (KIND == UNSIGNED), 0, -2147483648
-        )  # there are no two zeros where levels are added
-        low = ((0.0 - a if KIND == UNSIGNED else -a) * weight).to(tl.int32, bitcast=True)
-        return ((bit & flip) ^ low).to(tl.float32, bitcast=True)
+        flip = -2147483648
+        low = -a
+        if KIND == UNSIGNED:  # whose levels are added up: there is one zero, and infinity less infinity
+            flip = tl.where(a == 0, 0, -2147483648)
+            low = 0.0 - (a + (a - a))
+        return ((bit & flip) ^ (low * weight).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
