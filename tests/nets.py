@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,6 +52,17 @@ async def exchange_twice(comm: Comm, method: str, layout: Layout, device: str = 
         x = model + 0.01 * x if isinstance(exchange, Gossip) else x
         model = await member.step(x, step, before=model)
     return model
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two states are equal, to the bit."""
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
 
 
 class Point(nn.Module):

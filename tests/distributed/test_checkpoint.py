@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from nets import SERVED, equal_everywhere, flat, net, said, train
+from nets import SERVED, equal_everywhere, flat, net, said, same, train
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
@@ -77,17 +77,6 @@ def resumed(folder: str, names: list[str]) -> dict[str, Tensor]:
         wire.detach()
         out[name] = flat(model)
     return out
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two states are equal, to the bit."""
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nets import same
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -137,17 +138,6 @@ def test_nor_for_one_who_is_paused_before_they_have_taken_as_many_steps(rule: Ru
     quiet = rule.batches - 1 if isinstance(rule, AsyLpg) else 0  # steps of a full gradient before it is pushed
     pushed = [states[f"rank{rank}"]["served"]["worker"]["clock"] for rank in range(3)]
     assert pushed == [AT - quiet, 1 - quiet, AT - quiet]
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two states are equal, to the bit."""
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
 
 
 def of_servers(states: States, what: str) -> dict[str, Any]:

@@ -24,15 +24,16 @@ zero until v froze has v = 0, one bit still gives it a sign, and lr |m| / eps mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
+
+from thinwire.optim.dense import Dense
 
 
 @final
-class OneBitAdam(Optimizer):
+class OneBitAdam(Dense):
     """AdamW whose second moment is frozen after `freeze` steps.
 
     >>> x = torch.nn.Parameter(torch.ones(1))
@@ -78,22 +79,8 @@ class OneBitAdam(Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step; `closure` computes the loss again."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for x in group["params"]:
-                if x.grad is not None:
-                    self._update(x, x.grad, group)
-        return loss
-
-    def _update(self, x: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
-        if g.is_sparse:
-            raise ValueError("OneBitAdam takes dense gradients; write torch.nn.Embedding(..., sparse=False)")
+    def update(self, x: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        """Take the step of one tensor."""
         state = self.state[x]
         if not state:
             state["step"] = torch.tensor(0.0)

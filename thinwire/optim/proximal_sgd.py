@@ -21,15 +21,17 @@ g / (1 - momentum), that would minimise f + (1 - momentum) R.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
+
+from thinwire.optim.dense import Dense
+from thinwire.server.prox import soft
 
 
 @final
-class ProximalSGD(Optimizer):
+class ProximalSGD(Dense):
     """SGD whose step ends with the proximal map of an L1 and an L2 term.
 
     >>> x = torch.nn.Parameter(torch.tensor([1.0, 0.05]))
@@ -48,22 +50,8 @@ class ProximalSGD(Optimizer):
             raise ValueError(f"ProximalSGD(momentum={momentum}): write 0 <= momentum < 1, such as momentum=0.9")
         super().__init__(params, {"lr": lr, "momentum": momentum, "l1": l1, "l2": l2})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step; `closure` computes the loss again."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for x in group["params"]:
-                if x.grad is not None:
-                    self._update(x, x.grad, group)
-        return loss
-
-    def _update(self, x: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
-        if g.is_sparse:
-            raise ValueError("ProximalSGD takes dense gradients; write torch.nn.Embedding(..., sparse=False)")
+    def update(self, x: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        """Take the step of one tensor."""
         if group["momentum"]:
             state = self.state[x]
             v = state.setdefault("momentum_buffer", torch.zeros_like(x))
@@ -71,6 +59,6 @@ class ProximalSGD(Optimizer):
         x.sub_(g, alpha=group["lr"])
         s = group["lr"] / (1 - group["momentum"])
         if group["l1"]:
-            x.copy_(torch.nn.functional.softshrink(x, s * group["l1"]))
+            x.copy_(soft(x, s * group["l1"]))
         if group["l2"]:
             x.div_(1 + s * group["l2"])

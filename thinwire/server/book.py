@@ -85,14 +85,9 @@ class Book:
     @torch.no_grad()
     def apply(self, pushes: Sequence[Push], *, scale: float = 1.0, gradient: Tensor | None = None) -> None:
         """One step with the mean of the gradients, added in the order of ranks, or with `gradient`."""
-        some = sorted(pushes, key=lambda push: push.rank)
+        some = by_rank(pushes)
         if gradient is None:
-            gradient = some[0].gradient
-            if len(some) > 1:
-                gradient = gradient.clone()
-                for push in some[1:]:
-                    gradient += push.gradient
-                gradient /= len(some)
+            gradient = mean(some)
         assert self._optimizer is not None
         for group, lr in zip(self._optimizer.param_groups, some[-1].lrs, strict=True):
             group["lr"] = scale * lr
@@ -235,6 +230,21 @@ class Book:
             **{f"staleness_{age}": count for age, count in sorted(stale.items())},
             **self.rule.figures(self),
         }
+
+
+def by_rank(pushes: Sequence[Push]) -> list[Push]:
+    """The pushes in the order of ranks, in which they are added up: whoever came first, the bits are the same."""
+    return sorted(pushes, key=lambda push: push.rank)
+
+
+def mean(pushes: Sequence[Push]) -> Tensor:
+    """The mean of their gradients, added in this order; of one, the gradient itself."""
+    if len(pushes) == 1:
+        return pushes[0].gradient
+    total = pushes[0].gradient.clone()
+    for push in pushes[1:]:
+        total += push.gradient
+    return total.div_(len(pushes))
 
 
 def _copy(value: Any) -> Any:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.kernels import philox
+from thinwire.server.book import by_rank, mean
 from thinwire.server.keys import Keyed
 from thinwire.server.prox import check_l1, soft
 from thinwire.server.rule import Push, Rule, Work
@@ -135,13 +136,13 @@ class Dbpg(Rule):
         now.flight = max(now.flight, begun - slowest + 1)
 
     def _update(self, pushes: list[Push], book: Book) -> None:
-        some = sorted(pushes, key=lambda push: push.rank)
-        mean = sum((push.gradient for push in some[1:]), some[0].gradient.clone()) / len(some)
+        some = by_rank(pushes)
+        sent = mean(some)
         came = torch.zeros_like(book.x, dtype=torch.bool)
         for push in some:
             assert push.keys is not None
             came[push.keys] = True
-        g, h = (mean, torch.ones_like(mean)) if self.curvature is None else (mean[0], mean[1].clamp(min=FLAT))
+        g, h = (sent, torch.ones_like(sent)) if self.curvature is None else (sent[0], sent[1].clamp(min=FLAT))
         eta = book.lr(some[-1]) / h
         book.replace(torch.where(came, soft(book.x - eta * g, eta * self.l1), book.x), some)
 
