@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from books import make_book
 from nets import Point
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
@@ -16,7 +17,7 @@ from torch.optim import SGD, Adam, Optimizer
 import thinwire as tw
 from thinwire import methods
 from thinwire.exchange import AllReduce, Server
-from thinwire.server import Asgd, Backup, DcAsgd, R2sp, Rule, Ssp
+from thinwire.server import Asgd, Backup, DcAsgd, Push, R2sp, Rule, Ssp
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
 
 D, WORKERS = 5, 4
@@ -110,6 +111,22 @@ def test_nobody_is_further_ahead_than_s(s: int, reads: str) -> None:
     leads = [one.step - sum(t <= one.seconds - 0.1 for t in slow) for one in done.moments if one.rank != 1]
     assert max(leads) == s  # the steps that a worker had ended when it began one, less those of the slow one
     assert done.stats[1]["waited_s"] == pytest.approx(0.0, abs=1e-3)  # the slowest never waits
+
+
+def test_steps_that_nobody_completes_are_in_the_last_snapshot() -> None:
+    """A worker takes three steps and the other one; to save changes nothing, and when both have ended all is used."""
+    book = make_book(Ssp("snapshot"), torch.zeros(1), 2, 0.1, 4)
+    for rank, clock in ((0, 0), (0, 1), (1, 0), (0, 2)):
+        book.arrived(Push(rank, 0, clock, 0.0, 0.0, (0.1,), torch.ones(1), None))
+    assert book.x == pytest.approx(-0.1)  # the mean of both first steps
+    book.pause(0)
+    book.pause(1)
+    assert book.x == pytest.approx(-0.1)
+    book.go_on()
+    book.leave(1)
+    book.leave(0)
+    assert book.x == pytest.approx(-0.3)
+    assert book.used == book.pushes == 4
 
 
 def test_waits_fall_with_s() -> None:

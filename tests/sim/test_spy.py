@@ -69,10 +69,10 @@ def exact(rule: Spy, updates: int) -> tuple[list[float], list[int], Book]:
 
 
 def test_the_error_falls_at_a_linear_rate_that_p_sets() -> None:
-    """Measured: 5e-14 after 250 updates with p = 1; 5e-9 after 500 and 4e-15 after 1000 with p = 0.3; 2e-3 and 9e-6
-    with p = 0.1."""
+    """Measured: 5e-14 after 250 updates with p = 1; 5e-9 after 500 and 4e-15 after 1000 with p = 0.3; 2e-3 after 500
+    and 6e-12 after 2000 with p = 0.1."""
     at_250 = []
-    for p, updates, bound in ((1.0, 250, 1e-12), (0.3, 500, 1e-7), (0.1, 500, 1e-2)):
+    for p, updates, bound in ((1.0, 250, 1e-12), (0.3, 500, 1e-7), (0.1, 2000, 1e-10)):
         errors, sizes, book = exact(Spy(p, L1, SHARES), updates)
         assert errors[-1] < bound
         assert torch.equal(book.x != 0, TRUTH != 0)  # the support of the optimum

@@ -72,6 +72,11 @@ class Book:
         """The smallest clock of those that are still there."""
         return min((self.clocks[rank] for rank in self.alive), default=0)
 
+    @property
+    def over(self) -> bool:
+        """Whether all have ended: nobody will complete what is not complete."""
+        return not (self.alive or self.paused or self.away)
+
     @torch.no_grad()
     def arrived(self, push: Push, *, finite: bool = True) -> None:
         """Let the rule take a gradient; one that is not `finite` is as good as one that came too late."""

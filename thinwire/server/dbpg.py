@@ -126,7 +126,7 @@ class Dbpg(Rule):
     def _go_on(self, book: Book) -> None:
         now, slowest = book.state, book.slowest
         assert book.bound is not None
-        for t in sorted({push.clock for push in now.pending if push.clock < slowest or not book.alive}):
+        for t in sorted({push.clock for push in now.pending if push.clock < slowest or book.over}):
             self._update([push for push in now.pending if push.clock == t], book)
             now.pending = [push for push in now.pending if push.clock != t]
         for rank in [rank for rank in now.waiting if book.clocks[rank] - slowest <= book.bound]:

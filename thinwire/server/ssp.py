@@ -78,9 +78,9 @@ class Ssp(Rule):
     def _go_on(self, book: Book) -> None:
         held, slowest = book.state, book.slowest
         assert book.bound is not None
-        for clock in sorted({push.clock for push in held.pending if push.clock < slowest}):
+        for clock in sorted({push.clock for push in held.pending if push.clock < slowest or book.over}):
             book.apply([push for push in held.pending if push.clock == clock])
-        held.pending = [push for push in held.pending if push.clock >= slowest]
+            held.pending = [push for push in held.pending if push.clock != clock]
         for rank in [rank for rank in held.waiting if book.clocks[rank] - slowest <= book.bound]:
             held.waiting.remove(rank)
             fresh = self.cache and held.seen.get(rank, -1) >= book.clocks[rank] - book.bound
