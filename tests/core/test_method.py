@@ -27,7 +27,7 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.exchange import AllGather, AllReduce
 from thinwire.memory import ErrorFeedback
-from thinwire.sync import Delta, Momentum, Param
+from thinwire.sync import Delta, Momentum, Param, Sgd
 from thinwire.topology import Torus
 
 EVERY = [
@@ -41,7 +41,7 @@ EVERY = [
         Sync(warmup=10),
         Overlap(bucket_mb=4, chunk_mb=1),
     ),
-    *(Method(AllReduce(), Sync(of=s, every=8)) for s in (Param(), Momentum(), Delta(outer_lr=0.5))),
+    *(Method(AllReduce(), Sync(of=s, every=8)) for s in (Param(), Momentum(), Delta(Sgd(0.5)))),
 ]
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import thinwire as tw
-from thinwire.exchange import AllReduce, Server
+from thinwire.exchange import AllGather, AllReduce, Server
 from thinwire.server import Asgd, Backup, Softsync, Ssp
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
-from thinwire.sync import Delta, Grad, Param, Signal
+from thinwire.sync import Delta, Grad, Param, Sgd, Signal
 
 D = 6
 WORKERS = 4
@@ -101,13 +101,13 @@ def test_the_outer_step_is_nesterovs(outer_lr: float, mu: float) -> None:
         d = torch.stack(ends).mean(0)
         v = mu * v + d
         anchor = anchor - outer_lr * (d + mu * v)
-    found = points(run(method(AllReduce(), Delta(outer_lr, mu), every=every)))
+    found = points(run(method(AllReduce(), Delta(Sgd(outer_lr, mu)), every=every)))
     for x in found:
         torch.testing.assert_close(x, anchor, rtol=1e-5, atol=1e-6)
 
 
 def test_an_outer_step_of_one_without_momentum_is_local_sgd() -> None:
-    outer = points(run(method(AllReduce(), Delta(1.0, 0.0), every=4), momentum=0.9))
+    outer = points(run(method(AllReduce(), Delta(Sgd(1.0, 0.0)), every=4), momentum=0.9))
     local = points(run(method(AllReduce(), Param(), every=4), momentum=0.9))
     torch.testing.assert_close(outer, local, rtol=1e-5, atol=1e-6)
 
@@ -176,7 +176,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
         (method(Server(rule=Asgd()), Param(), staleness=None), "is pushed the gradient of every step"),
         (method(Server(rule=Backup(4)), staleness=None), "waits for nobody"),
         (method(Server(rule=Softsync(5)), staleness=None), "at most one split each"),
-        (method(tw.methods.d_psgd().exchange, Delta(), every=2), "is for exchanges of all ranks"),
+        (method(tw.methods.d_psgd().exchange, Delta(delay=1), every=2), "no delay"),
+        (method(AllReduce(), Delta(fragments=3), every=4), "write every=3"),
+        (method(AllReduce(), Delta(delay=5), every=4), "write delay=4 or less"),
+        (
+            method(AllGather(tw.Channel(tw.compressors.Qsgd(bits=4))), Param(), every=4),
+            r"write Sync\(of=thinwire.sync.Delta",
+        ),
     ],
 )
 def test_what_has_no_schedule_is_refused(method: tw.Method, told: str) -> None:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from thinwire.core.clock import Span, Stamp
 from thinwire.core.method import Method
 from thinwire.engine import checkpoint
+from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
 from thinwire.engine.legal import check_method
@@ -32,7 +33,7 @@ from thinwire.engine.misuse import (
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
-from thinwire.engine.replicas import equalise, synchronise
+from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
 from thinwire.engine.signal import source
@@ -123,7 +124,7 @@ class Wire:
         """With `equal`, parameters and buffers are the same on all ranks already; `block` accumulates gradients."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_driver, self._block = make_driver, block
-        self._trained = members
+        self._trained, self._buffers = members, floating(model)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
@@ -208,6 +209,15 @@ class Wire:
             cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
             model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
         return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
+
+    def anchor(self) -> dict[str, torch.Tensor]:
+        """The model from which the ranks of an outer loop set out, by parameter: equal on all, and worth testing."""
+        return self._driver.schedule.anchor()
+
+    def report_loss(self, loss: torch.Tensor | float) -> None:
+        """Say what the loss of this step is, for methods whose period follows it (`adacomm`); others ignore it."""
+        if self._driver.schedule.hears_loss:
+            self._loop.losses.tell(loss)
 
     def settle(self) -> None:
         """Let nobody wait for this rank until its next step, or until all have called it.
@@ -297,6 +307,7 @@ class Wire:
             min_size=smallest(method) if settings.min_size is None else settings.min_size,
             exclude=settings.exclude,
             whole=method.exchange.one_piece,
+            fragments=method.sync.of.parts,
         )
         fields = {
             "model": str([(item.name, item.shape) for _, item in self._trained]),
@@ -312,7 +323,15 @@ class Wire:
         members = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
         skipping = Skipping(self._optimizer, settings.on_nonfinite)
         self._loop = Loop(
-            self._runner, buckets, members, self._optimizer, skipping, lambda: self._quiet > 0, signal, self._block
+            self._runner,
+            buckets,
+            members,
+            self._optimizer,
+            skipping,
+            lambda: self._quiet > 0,
+            signal,
+            self._block,
+            self._buffers,
         )
         self._driver = self._make_driver(self._loop, self._transport)
 
@@ -362,17 +381,10 @@ class Wire:
     def _average(self) -> None:
         """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
 
-        A rank whose steps were all left out has no moments, so only those that all ranks have are averaged. Ranks
-        that did not wait for each other have taken different numbers of rounds, and go on from the largest.
+        Ranks that did not wait for each other have taken different numbers of rounds, and go on from the largest.
         """
         self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
-        moments: dict[str, torch.Tensor] = {}
         for p, item in self._trained:
             p.copy_(mean[item.name])
-            for name, moment in ({} if self._optimizer is None else self._optimizer.state[p]).items():
-                if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
-                    moments[f"{item.name}|{name}"] = moment
-        run, runner = self._transport.run, self._runner
-        for name in run(runner.common(list(moments))):
-            moments[name].copy_(run(runner.average(moments[name].float())))
+        self._transport.run(mean_of(self._runner, moments(self._optimizer, self._trained)))

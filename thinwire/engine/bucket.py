@@ -44,6 +44,7 @@ class Bucket:
         self.index = index
         self.items = parcel.items
         self.compressed = parcel.compressed
+        self.fragment = parcel.fragment
         self.exchange = exchange
         self.layout = parcel.layout
         self.flat = torch.zeros(self.layout.numel, device=device)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from thinwire.core.signals import Grad, Param
+from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method
@@ -24,8 +26,13 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         raise ValueError(f"only gradients that all ranks exchange may come late; got {sync!r}: write Sync()")
     if sync.every != 1 and not models:
         raise ValueError(f"attach exchanges gradients in every step; got {sync!r}: write Sync()")
-    if sync.of.outer and (exchange.scope != "everybody" or sync.warmup):
-        raise ValueError(f"{sync.of!r} is for exchanges of all ranks, without warm-up; got {method!r}")
+    if isinstance(sync.of, Delta):
+        _check_outer(method, sync.of)
+    elif models and exchange.scope == "everybody" and exchange != exchange.plain:
+        raise ValueError(
+            f"{exchange.name} would compress the parameters themselves, and lose what it rounds away of the model; "
+            f"write Sync(of=thinwire.sync.Delta(), every={sync.every}) to exchange how far they have moved"
+        )
     if exchange.scope == "neighbours":
         if not models:
             raise ValueError(f"{exchange.name} exchanges models; got {sync!r}: write Sync(of=Param())")
@@ -40,6 +47,32 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         )
     if exchange.cannot_drop:
         raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.cannot_drop}")
+
+
+def _check_outer(method: Method, of: Delta) -> None:
+    """An outer loop goes with every exchange that has rounds; some of it does not go with gossip."""
+    sync, exchange = method.sync, method.exchange
+    if sync.warmup:
+        raise ValueError(f"an outer loop has no uncompressed steps; got {sync!r}: write warmup=0")
+    if sync.every % of.fragments:
+        raise ValueError(
+            f"{of.fragments} fragments do not fit into a period of {sync.every} steps; "
+            f"write every={of.fragments * max(1, sync.every // of.fragments)}"
+        )
+    if of.delay > sync.every:
+        raise ValueError(
+            f"what is launched must be used before the next round: delay={of.delay} is longer than "
+            f"every={sync.every}; write delay={sync.every} or less"
+        )
+    if exchange.one_piece and of.fragments > 1:
+        raise ValueError(f"{exchange.name} exchanges the model in one piece; write fragments=1")
+    if exchange.scope == "neighbours":
+        plain = replace(Delta(outer=of.outer), period=of.period, buffers=of.buffers, moments=of.moments)
+        if of != plain or exchange.before_step or exchange.pulls or exchange.asynchronous:
+            raise ValueError(
+                f"an outer loop over neighbours has one fragment, no delay and Take(), and mixes after local steps; "
+                f"got {method!r}: write thinwire.methods.d_psgd().exchange with Sync(of=Delta(), every=8)"
+            )
 
 
 def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:

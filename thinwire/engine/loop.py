@@ -12,7 +12,7 @@ like their buffers). A schedule may be started anew at any event, and must then 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from thinwire.core.types import Layout
 from thinwire.engine.events import Event, Next
 from thinwire.engine.filling import Filling, Place
+from thinwire.engine.losses import Losses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,9 +50,12 @@ class Loop:
         quiet: Callable[[], bool],
         source: Source,
         block: str,
+        buffers: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.runner, self.buckets, self.members = runner, buckets, members  # members: by bucket, as its views
         self.optimizer, self.skipping, self.quiet = optimizer, skipping, quiet
+        self.buffers = dict(buffers or {})  # of floating point, such as BatchNorm's
+        self.losses = Losses()
         self.filling = Filling(self, source, block)
         self.kept: dict[str, Any] = {}
         self.stepping = False  # inside optimizer.step
@@ -122,10 +126,11 @@ class Loop:
             for one, view in zip(members, bucket.views, strict=True):
                 one.parameter.copy_(view)
 
-    def extra(self, *names: str) -> None:
+    def extra(self, *names: str, on_cpu: bool = False) -> None:
         """Give every bucket tensors of these names, like its buffer; they are part of a checkpoint."""
         for bucket in self.buckets:
-            bucket.extra = {name: torch.zeros_like(bucket.flat) for name in names}
+            device = torch.device("cpu") if on_cpu else bucket.flat.device
+            bucket.extra |= {name: torch.zeros_like(bucket.flat, device=device) for name in names}
 
 
 def _nowhere(place: Place, view: Tensor) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -47,6 +47,7 @@ class Parcel:
 
     items: tuple[Item, ...]
     compressed: bool
+    fragment: int = 0  # which of the parts of the model that take turns
 
     @property
     def layout(self) -> Layout:
@@ -67,7 +68,8 @@ class Plan:
         width = max((len(item.name) for parcel in self.parcels for item in parcel.items), default=4)
         for number, parcel in enumerate(self.parcels):
             what = self.method if parcel.compressed else "float32, side bucket"
-            lines.append(f"bucket {number}: {what}, {parcel.layout.numel:,} elements")
+            turn = f", fragment {parcel.fragment}" if any(one.fragment for one in self.parcels) else ""
+            lines.append(f"bucket {number}: {what}, {parcel.layout.numel:,} elements{turn}")
             for item in parcel.items:
                 shape = "x".join(map(str, item.shape)) or "scalar"
                 lines.append(f"  {item.name:<{width}}  {shape:>16}  {item.numel:>12,}")
@@ -82,8 +84,16 @@ def make_plan(
     min_size: int,
     exclude: Sequence[str],
     whole: bool = False,
+    fragments: int = 1,
 ) -> Plan:
-    """Pack `items`, given in forward order; with `whole` all in one bucket."""
+    """Pack `items`, given in forward order; with `whole` all in one bucket, with `fragments` each part by itself."""
+    if fragments > 1:
+        parts = _strided(items, method, fragments)
+        plans = [make_plan(part, method, overlap=overlap, min_size=min_size, exclude=exclude) for part in parts]
+        return Plan(
+            tuple(replace(parcel, fragment=number) for number, plan in enumerate(plans) for parcel in plan.parcels),
+            method,
+        )
     if whole:
         if len({item.device for item in items}) > 1:
             raise ValueError(f"{method} exchanges the model in one piece, on one device; got several devices")
@@ -104,6 +114,18 @@ def make_plan(
     for device in dict.fromkeys(item.device for item in small):
         parcels.append(Parcel(tuple(i for i in reversed(small) if i.device == device), False))
     return Plan(tuple(parcels), method)
+
+
+def _strided(items: Sequence[Item], method: str, fragments: int) -> list[list[Item]]:
+    """Module l of the model, by the order in which they come, belongs to fragment l mod `fragments`."""
+    modules = list(dict.fromkeys(item.name.rpartition(".")[0] for item in items))
+    if len(modules) < fragments:
+        raise ValueError(
+            f"{method} cuts the model into {fragments} fragments, but only {len(modules)} modules have parameters; "
+            f"write fragments={len(modules)} or fewer"
+        )
+    number = {module: at % fragments for at, module in enumerate(modules)}
+    return [[item for item in items if number[item.name.rpartition(".")[0]] == at] for at in range(fragments)]
 
 
 def chunks(numel: int, chunk_mb: float) -> list[tuple[int, int]]:

@@ -25,6 +25,11 @@ def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
     synchronise(model)
 
 
+def floating(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers of floating point by name, such as BatchNorm's running statistics."""
+    return {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point() and buffer.numel()}
+
+
 def synchronise(model: nn.Module) -> None:
     """Wait for what this thread has queued on the GPUs of the model."""
     for device in {tensor.device for tensor in [*model.parameters(), *model.buffers()] if tensor.is_cuda}:

@@ -12,6 +12,7 @@ from thinwire.engine.loop import Loop
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
 from thinwire.engine.plan import make_plan, smallest
+from thinwire.engine.replicas import floating
 from thinwire.engine.runner import Runner
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.signal import source
@@ -52,6 +53,7 @@ class Worker:
             min_size=smallest(method) if setting.min_size is None else setting.min_size,
             exclude=(),
             whole=method.exchange.one_piece,
+            fragments=method.sync.of.parts,
         )
         lanes = 1 if method.exchange.one_piece else method.overlap.in_flight
         transport = ClockTransport(clock, rank, lanes)
@@ -61,7 +63,8 @@ class Worker:
         buckets = [self.runner.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
         places = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
         signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
-        loop = Loop(self.runner, buckets, places, self.optimizer, skipping, lambda: False, signal, "")
+        buffers = floating(self.model)
+        loop = Loop(self.runner, buckets, places, self.optimizer, skipping, lambda: False, signal, "", buffers)
         self.driver = Driver(loop, schedule(loop))
 
     def begin(self) -> None:
@@ -85,6 +88,8 @@ class Worker:
             grad = place.one.parameter.grad
             assert grad is not None
             await driver.gradient(place, grad)
+        if driver.schedule.hears_loss:
+            driver.loop.losses.tell(loss)
         await driver.backward_ends()
         await driver.all_launched()
 

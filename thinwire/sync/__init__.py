@@ -1,9 +1,38 @@
 """What is exchanged, how often, and how stale it may be."""
 
 from thinwire.core.schedule import Sync
-from thinwire.core.signals import Delta, Grad, Momentum, Param, Signal
+from thinwire.core.signals import Grad, Momentum, Param, Signal
+from thinwire.sync.delta import Delta
+from thinwire.sync.merges import Carried, Elastic, Mixed, Take
+from thinwire.sync.outer import Merge, OuterStep, Period, Place, Seen
+from thinwire.sync.outer_steps import AnyOptimizer, Sgd, SlowMomentum
+from thinwire.sync.periods import After, AtEnd, Fixed, Growing, Shrinking
 
-__all__ = ["Delta", "Grad", "Momentum", "Param", "Signal", "Sync"]
+__all__ = [
+    "After",
+    "AnyOptimizer",
+    "AtEnd",
+    "Carried",
+    "Delta",
+    "Elastic",
+    "Fixed",
+    "Grad",
+    "Growing",
+    "Merge",
+    "Mixed",
+    "Momentum",
+    "OuterStep",
+    "Param",
+    "Period",
+    "Place",
+    "Seen",
+    "Sgd",
+    "Shrinking",
+    "Signal",
+    "SlowMomentum",
+    "Sync",
+    "Take",
+]
 
 
 def __dir__() -> list[str]:

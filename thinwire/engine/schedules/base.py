@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from thinwire.engine.checkpoint import Restored
     from thinwire.engine.loop import Loop
 
@@ -15,6 +17,7 @@ class Schedule(ABC):
     """Base class. A schedule is made for one loop, and reads the method's numbers from it."""
 
     hears_gradients = False  # whether it awaits `Gradient`
+    hears_loss = False  # whether it asks for the loss of every step
     takes_closures = False  # whether the closure of a step is called before `StepBegins`, and may be called again
 
     def __init__(self, loop: Loop) -> None:
@@ -41,6 +44,11 @@ class Schedule(ABC):
 
     async def adopt(self, found: Restored) -> None:  # noqa: B027  (most find what they need in `load`)
         """Take up what concerns several ranks, after `load`; every rank calls it."""
+
+    def anchor(self) -> dict[str, Tensor]:
+        """The anchor of an outer loop by parameter."""
+        method = self.loop.method.id
+        raise ValueError(f"{method} has no outer loop, and so no anchor; write wire.consensus().model for the mean")
 
     def batch(self, samples: int) -> int:
         """How many samples to take where workers take so many on average."""

@@ -21,7 +21,7 @@ def schedule(loop: Loop) -> Schedule:
     sync, exchange = loop.method.sync, loop.method.exchange
     if exchange.served:
         return Served(loop)
-    if sync.of.outer:
+    if sync.of.outer_loop:
         return Outer(loop)
     if sync.of.models:
         return Pairs(loop) if sync.staleness is None else Models(loop)

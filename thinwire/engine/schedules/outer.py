@@ -1,13 +1,21 @@
-"""Outer: after some local steps the way that each worker went is exchanged, and an outer optimizer follows the mean.
+"""Outer: local steps; then the way that each worker went is exchanged, and an outer optimizer follows the mean.
 
-    d    = mean over ranks of (anchor - x_i)      exchanged as a gradient is, through any channel
-    v    = mu v + d
-    x    = anchor - outer_lr (d + mu v)           SGD with Nesterov's momentum; the new anchor, equal on all ranks
+    d        = mean over ranks of (anchor - x_i)     exchanged as a gradient is, through any channel
+    anchor   = outer step of the anchor by d         equal on all ranks
+    x_i      = merge of x_i and the anchor           by default the anchor
 
-With outer_lr = 1 and mu = 0 it is local SGD.
+Fragments of the model take turns: with P of them and a period of H steps, one is launched every H / P steps. What is
+launched is used `delay` steps later, and travels while training goes on.
+
+    anchor, x_i       extra["anchor"], the parameters
+    d                 the buckets' buffers, from launch to use
+    what was sent     extra["sent"], for merges that ask
+
+Neighbours that gossip exchange models: there d = anchor_i - (what x_i was mixed to).
 
 Reference: Douillard, Feng, Rusu, et al., "DiLoCo: distributed low-communication training of language models", 2023,
-arXiv 2311.08105, algorithm 1.
+arXiv 2311.08105, algorithm 1; Douillard, Donchev, Rush, et al., "Streaming DiLoCo with overlapping communication",
+2025, arXiv 2501.18512, for fragments, delay and mixing.
 """
 
 from __future__ import annotations
@@ -17,79 +25,201 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
-from thinwire.engine.events import StepBegins, StepEnds
+from thinwire.engine import averages
+from thinwire.engine.anchors import Anchors
+from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
+from thinwire.sync.outer import Place, Seen
 
 if TYPE_CHECKING:
-    from thinwire.core.signals import Delta
+    from torch import Tensor
+
+    from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
+    from thinwire.engine.parameters import Trained
+    from thinwire.engine.runner import Round
+    from thinwire.sync.delta import Delta
+
+CLOSED = -1  # for a fragment of which nothing is under way
 
 
 @final
 class Outer(Schedule):
-    """`kept["local"]` counts the steps since the last exchange."""
+    """`kept`: local steps; by fragment, in which step it is launched next, and in which what is under way is used."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
-        self._of, self._every = cast("Delta", loop.method.sync.of), loop.method.sync.every
-        loop.extra("model", "anchor", "velocity")
-        loop.kept = {"local": 0}
+        of = self._of = cast("Delta", loop.method.sync.of)
+        self.hears_loss = of.period.hears_loss
+        self._gossips = loop.method.exchange.scope == "neighbours"
+        self._fragments: list[list[tuple[Bucket, list[Trained]]]] = [[] for _ in range(of.fragments)]
+        for bucket, members in zip(loop.buckets, loop.members, strict=True):
+            self._fragments[bucket.fragment].append((bucket, members))
+        self._rounds: dict[int, list[Round]] = {}  # under way, by fragment
+        self.anchors = Anchors(loop, of.outer)
+        loop.extra("anchor", *["sent"] * of.merge.needs_sent, on_cpu=of.on_cpu)
+        loop.extra("model", *["arrived"] * bool(of.delay), on_cpu=True)  # for checkpoints alone
 
     @torch.no_grad()
     def begin(self) -> None:
         """The anchor is the common model."""
-        for bucket in self.loop.gather():
-            bucket.extra["anchor"].copy_(bucket.flat)
-            bucket.extra["velocity"].zero_()
+        loop, of = self.loop, self._of
+        for bucket in loop.gather():
+            for chunk in bucket.chunks:
+                bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
+        self.anchors.begin()
+        first, count = of.period.first(loop.method.sync.every), of.fragments
+        self._rounds = {}
+        loop.kept = {
+            "step": 0,
+            "launched": 0,
+            "due": [first * (number + 1) // count for number in range(count)],
+            "used": [CLOSED] * count,
+            "first": [0.0, 0.0],  # loss and learning rate of the first round
+        }
 
     async def run(self) -> None:
-        """Local steps, and an outer one after so many outside no_sync blocks."""
+        """Count steps outside no_sync blocks; what is due is used, and what is due is launched."""
         loop = self.loop
         while True:
-            await loop.next(StepBegins)
+            if isinstance(await loop.next(StepBegins, Ends), Ends):
+                await self._end()
+                continue
             loop.skipping.look()
             await loop.next(StepEnds)
-            loop.kept["local"] += 1
-            if not loop.quiet() and loop.kept["local"] >= self._every:
-                await self._outer_step()
+            loop.kept["step"] += 1
+            if not loop.quiet():
+                await self._turn()
+
+    async def _turn(self) -> None:
+        kept = self.loop.kept
+        due = [number for number, step in enumerate(kept["due"]) if step <= kept["step"]]
+        for number, step in enumerate(kept["used"]):
+            if step != CLOSED and (step <= kept["step"] or number in due):
+                await self._use(number)
+        if due:
+            ahead = await self._ahead()
+            for number in due:
+                kept["due"][number] = kept["step"] + ahead
+                self._launch(number)
+        if not self._of.delay:
+            for number in due:
+                await self._use(number)
+
+    async def _end(self) -> None:
+        """Training ends: what is under way is used, and a period that waited for this has its round."""
+        for number, step in enumerate(self.loop.kept["used"]):
+            if step != CLOSED:
+                await self._use(number)
+        if self._of.period.at_end:
+            for number in range(len(self._fragments)):
+                self._launch(number)
+            for number in range(len(self._fragments)):
+                await self._use(number)
+
+    async def _ahead(self) -> int:
+        """Steps to the next round, from what all ranks know."""
+        loop, kept, period = self.loop, self.loop.kept, self._of.period
+        lr, loss = loop.lr(0), 0.0
+        if period.hears_loss:
+            loss = float(await loop.runner.average(loop.losses.mean()))
+        if not kept["launched"]:
+            kept["first"] = [loss, lr]
+        first_loss, first_lr = kept["first"]
+        every = loop.method.sync.every
+        return period.steps(Seen(every, kept["launched"], kept["step"], lr, first_lr, loss, first_loss))
 
     @torch.no_grad()
-    def _delta(self) -> None:
-        for bucket in self.loop.gather():
-            torch.sub(bucket.extra["anchor"], bucket.flat, out=bucket.flat)
-            bucket.used = bytearray(b"\1" * len(bucket.views))
-
-    async def _outer_step(self) -> None:
-        loop, mu = self.loop, self._of.outer_momentum
-        self._delta()
+    def _launch(self, number: int) -> None:
+        loop, kept = self.loop, self.loop.kept
         loop.runner.telemetry.events = []
-        rounds = [loop.runner.launch(bucket) for bucket in loop.buckets]
-        for going in rounds:
-            agreed = await loop.runner.wait(going)
-            if not agreed.finite:
-                raise FloatingPointError(
-                    f"the model of rank {agreed.broken - 1} is not finite in step {going.number}"
-                )
-        loop.runner.check(rounds)
-        for going in rounds:
-            extra, d = going.bucket.extra, going.x
-            extra["velocity"].mul_(mu).add_(d)
-            extra["anchor"].sub_(d + mu * extra["velocity"], alpha=self._of.outer_lr)
-            d.copy_(extra["anchor"])
-        loop.take()
-        loop.kept["local"] = 0
+        self._rounds[number] = []
+        for bucket, members in self._fragments[number]:
+            for view, one in zip(bucket.views, members, strict=True):
+                view.copy_(one.parameter)
+            if self._of.merge.needs_sent:
+                bucket.extra["sent"].copy_(bucket.flat)
+            if not self._gossips:
+                self.anchors.way(bucket)
+            bucket.used = bytearray(b"\1" * len(bucket.views))
+            bucket.changed()
+            before = bucket.extra["anchor"] if self._gossips else None
+            self._rounds[number].append(loop.runner.launch(bucket, before=before))
+        kept["used"][number] = kept["step"] + self._of.delay
+        kept["launched"] += 1
         loop.runner.end_round()
 
+    async def _use(self, number: int) -> None:
+        """Take the outer step with what has arrived, and go on from there."""
+        loop, of, parts = self.loop, self._of, self._fragments[number]
+        await self._arrived(number)
+        loop.kept["used"][number] = CLOSED
+        buckets = [bucket for bucket, _ in parts]
+        with torch.no_grad():
+            if self._gossips:
+                for bucket in buckets:
+                    self.anchors.way(bucket)
+            before = [bucket.extra["anchor"].clone() if of.merge.needs_before else bucket.flat for bucket in buckets]
+            self.anchors.step(buckets)
+            for (bucket, members), old in zip(parts, before, strict=True):
+                self._merge(bucket, members, old)
+            if of.moments == "mean":
+                some = [one for _, members in parts for one in members]
+                await averages.mean_of(loop.runner, averages.moments(loop.optimizer, some))
+            if of.buffers == "mean" and number == len(self._fragments) - 1:
+                await averages.mean_of(loop.runner, loop.buffers)
+
+    async def _arrived(self, number: int) -> None:
+        """Wait for what is under way; after a checkpoint it lies in the buffers already."""
+        runner, rounds = self.loop.runner, self._rounds.pop(number, [])
+        for going in rounds:
+            agreed = await runner.wait(going)
+            if not agreed.finite:
+                who = agreed.broken - 1
+                raise FloatingPointError(f"the model of rank {who} is not finite in round {going.number}")
+        runner.check(rounds)
+
+    def _merge(self, bucket: Bucket, members: list[Trained], before: Tensor) -> None:
+        extra, of, device = bucket.extra, self._of, bucket.flat.device
+        for view, one in zip(bucket.views, members, strict=True):
+            view.copy_(one.parameter)
+        anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
+        at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
+        for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
+            one.parameter.copy_(value)
+
     async def save(self) -> dict[str, Any]:
-        """The model of this rank goes with anchor and velocity."""
+        """The model of this rank goes with its anchor; what is under way is waited for, and used when it is due."""
+        for number in list(self._rounds):
+            await self._arrived(number)
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
             bucket.extra["model"].copy_(model)
-        return await super().save()
+            if self._of.delay:
+                bucket.extra["arrived"].copy_(bucket.flat)
+        kept = {name: list(value) if isinstance(value, list) else value for name, value in self.loop.kept.items()}
+        losses = self.loop.losses.save() if self._of.period.hears_loss else []
+        return {**kept, "outer": self.anchors.save(), "losses": losses}
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on from this rank's model; on another number of ranks, from the mean of all."""
-        self.loop.kept["local"] = int(saved.get("local", 0))
-        for bucket in self.loop.buckets:
+        loop, self._rounds = self.loop, {}
+        for name in list(loop.kept):
+            value = saved[name]
+            loop.kept[name] = list(value) if isinstance(value, list | tuple) else value
+        for bucket in loop.buckets:
             bucket.flat.copy_(bucket.extra["model"])
-        self.loop.take()
+        loop.take()
+        if self._of.delay:
+            for bucket in loop.buckets:
+                bucket.flat.copy_(bucket.extra["arrived"])
+        self.anchors.load(saved["outer"])
+        loop.losses.load(saved["losses"])
+
+    def anchor(self) -> dict[str, Tensor]:
+        """A copy."""
+        return self.anchors.model()
+
+    def report(self) -> dict[str, float]:
+        """Rounds that were launched, and local steps."""
+        return {"outer_rounds": self.loop.kept["launched"], "local_steps": self.loop.kept["step"]}

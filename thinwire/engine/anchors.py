@@ -1,0 +1,114 @@
+"""Anchors: the models from which ranks set out, by bucket, and the outer optimizer that moves them.
+
+An anchor is a vector like its bucket's buffer, `extra["anchor"]`, and part of a checkpoint. The outer optimizer sees
+it as parameters, one per tensor, in groups like those of the ranks' optimizer. Moments of the outer optimizer are
+saved by the names of the parameters, and equal on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, final
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from thinwire.engine.bucket import Bucket
+    from thinwire.engine.loop import Loop
+    from thinwire.sync.outer import OuterStep
+
+
+@final
+class Anchors:
+    """Those of one loop, whose buckets have `extra["anchor"]`."""
+
+    def __init__(self, loop: Loop, outer: OuterStep) -> None:
+        self._loop, self._outer = loop, outer
+        self._parameters: dict[int, list[nn.Parameter]] = {}  # by bucket, as its views
+        self._optimizer: Optimizer | None = None
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """The anchors are what lies in the buffers; nothing is remembered of earlier rounds."""
+        for bucket in self._loop.buckets:
+            bucket.extra["anchor"].copy_(bucket.flat)
+        self._make()
+
+    def way(self, bucket: Bucket) -> None:
+        """Turn the model that lies in the buffer into the way from the anchor, with the sign of a gradient."""
+        anchor = bucket.extra["anchor"].to(bucket.flat.device, non_blocking=True)
+        torch.sub(anchor, bucket.flat, out=bucket.flat)
+
+    def step(self, buckets: Sequence[Bucket]) -> None:
+        """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""
+        optimizer = self.optimizer
+        for number, group in enumerate(optimizer.param_groups):
+            group["inner_lr"] = self._loop.lr(self._groups[number])
+        for bucket in buckets:
+            d = bucket.flat.to(bucket.extra["anchor"].device)
+            for p, grad in zip(self._parameters[bucket.index], bucket.cut(d), strict=True):
+                p.grad = grad
+        optimizer.step()
+        optimizer.zero_grad()
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The outer optimizer."""
+        assert self._optimizer is not None, "begin or load comes first"
+        return self._optimizer
+
+    def model(self) -> dict[str, Tensor]:
+        """Copies of the anchors by parameter."""
+        return {
+            item.name: view.clone()
+            for bucket in self._loop.buckets
+            for item, view in zip(bucket.items, bucket.cut(bucket.extra["anchor"]), strict=True)
+        }
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        """What the outer optimizer remembers, by parameter."""
+        return {
+            name: {key: _copy(value) for key, value in self.optimizer.state[p].items()}
+            for name, p in self._named()
+            if p in self.optimizer.state
+        }
+
+    def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Remember what `save` returned."""
+        self._make()
+        for name, p in self._named():
+            if name in saved:
+                self.optimizer.state[p] = {key: _placed(value, p) for key, value in saved[name].items()}
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [
+            (item.name, p)
+            for bucket in self._loop.buckets
+            for item, p in zip(bucket.items, self._parameters[bucket.index], strict=True)
+        ]
+
+    def _make(self) -> None:
+        groups: dict[int, list[nn.Parameter]] = {}
+        for bucket in self._loop.buckets:
+            anchors = [nn.Parameter(view) for view in bucket.cut(bucket.extra["anchor"])]
+            self._parameters[bucket.index] = anchors
+            for item, p in zip(bucket.items, anchors, strict=True):
+                groups.setdefault(item.group, []).append(p)
+        self._groups = sorted(groups)
+        self._optimizer = self._outer.optimizer(
+            [{"params": groups[number], "inner_lr": 1.0} for number in self._groups]
+        )
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _placed(value: Any, p: nn.Parameter) -> Any:
+    """A copy where the optimizer expects it: moments beside the anchor, counts where they were."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().to(p.device, copy=True) if value.shape == p.shape else cast(Tensor, _copy(value))
