@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, methods, race, report, reproduce, topology, train
+from thinwire.cli import bench, demo, language, methods, race, report, reproduce, topology, train
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("topology")(topology.topology)
 app.command("race")(race.race)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
+bench.app.command("language")(language.bench_language)
 app.add_typer(bench.app, name="bench")
 
 

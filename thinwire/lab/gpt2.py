@@ -64,15 +64,15 @@ class Block(nn.Module):
 
 @final
 class Gpt2(nn.Module):
-    """The whole model, equal on all ranks."""
+    """The whole model, equal on all ranks with one seed."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
         self.words = nn.Embedding(shape.words, shape.width)
         self.places = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
-        noise = torch.Generator().manual_seed(0)
+        noise = torch.Generator().manual_seed(seed)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=INIT, generator=noise)
