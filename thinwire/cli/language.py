@@ -32,8 +32,8 @@ def bench_language(
         list[str] | None, typer.Option(help="Only this contestant, a method id or one of DDP's; may be repeated.")
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="May be repeated (default: 0).")] = None,
-    steps: Annotated[int, typer.Option(help="Of every run.")] = 600,
-    every: Annotated[int, typer.Option(help="Steps from one validation to the next.")] = 60,
+    steps: Annotated[int, typer.Option(help="Of every run.")] = 300,
+    every: Annotated[int, typer.Option(help="Steps from one validation to the next.")] = 30,
     batch: Annotated[int, typer.Option(help="Windows per rank and step.")] = 32,
     width: Annotated[int, typer.Option(help="Of the model.")] = language.SHAPE.width,
     layers: Annotated[int, typer.Option(help="Of the model.")] = language.SHAPE.layers,

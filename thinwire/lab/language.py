@@ -6,8 +6,9 @@ half a cosine down to a tenth of the rate. A contestant first takes a few steps 
 links; then the uplinks get their rate and the clock starts. The clock stands during validation, for which each rank
 reads its share of the windows with its own model.
 
-Contestants that would take hours at the rate are trained on free links, and a few of their steps are timed at the
-rate afterwards; `extrapolated` marks their rows, whose seconds are steps times seconds per step.
+DDP in float32 would take an hour at the rate. A few of its steps are timed there, and its losses are those of one
+process that reads what all ranks would read, which is the same mean gradient; `extrapolated` marks such rows, whose
+seconds and bytes are those of the timed steps times all steps over those.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import thinwire as tw
+from thinwire.engine.replicas import equalise
 from thinwire.lab import corpus, gpt2
 from thinwire.lab.bench_hosts import FREE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
@@ -39,7 +41,7 @@ from thinwire.lab.rivals import RIVALS
 SHAPE = gpt2.Shape(words=corpus.SYMBOLS, layers=6, width=384, heads=6, context=256)  # 10,841,088 parameters
 METHODS = ("ddp", "ddp powersgd-4", "ecq-sgd", "diloco:every=20", "sparse-loco:every=20")
 TOO_SLOW = ("ddp", "ddp fp16")
-TIMED = 4  # steps of those
+TIMED = 2  # steps of those
 ENDS = 0.1  # of the learning rate
 WARMUP = 0.1  # of the steps
 DECAY, BETAS = 0.1, (0.9, 0.95)
@@ -52,8 +54,8 @@ class Job:
     rate: str
     shape: gpt2.Shape = SHAPE
     batch: int = 32
-    steps: int = 600
-    every: int = 60
+    steps: int = 300
+    every: int = 30
     validated: int = 256  # windows, of all ranks together
     lr: float = 1e-3
     device: str = "cpu"
@@ -62,7 +64,7 @@ class Job:
     def check(self) -> None:
         """Raise a ValueError for settings that train nothing."""
         if min(self.batch, self.steps, self.every, self.validated) < 1 or self.lr <= 0:
-            raise ValueError("batch, steps and every are 1 or more, and lr is positive; write --batch 32 --steps 600")
+            raise ValueError("batch, steps and every are 1 or more, and lr is positive; write --batch 32 --steps 300")
         if self.steps % self.every:
             raise ValueError(
                 f"{self.steps} steps are not a multiple of {self.every}; write --steps {10 * self.every}"
@@ -110,27 +112,30 @@ def bench(say: Say, job: Job, runs: Sequence[Run]) -> list[Row]:
 
 def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
     net = gpt2.Gpt2(job.shape, run.seed).to(job.device)
+    slow, track, own = run.method in TOO_SLOW, _Track(), [dist.get_rank()]
     reshape(FREE)
     with _entered(job, run, copy.deepcopy(net)) as (model, optimizer):
         period = 1 if run.method in RIVALS else tw.method(run.method).sync.every
         for step in range(max(WARM, period)):
-            _step(job, run, text.train, model, optimizer, step)
+            _step(job, run, text.train, model, optimizer, step, own)
+        if slow:
+            reshape(job.rate)
+            each, sent_each, _ = _stretch(job, run, text.train, model, optimizer, range(TIMED), own)
+            reshape(FREE)
     gc.collect()
-    track = _Track()
-    with _entered(job, run, net) as (model, optimizer):
+    with _together(job, net) if slow else _entered(job, run, net) as (model, optimizer):
         rates = LambdaLR(optimizer, lambda step: _rate(step, job.steps))
-        slow = run.method in TOO_SLOW
         reshape(FREE if slow else job.rate)
+        readers = own if not slow else [*range(dist.get_world_size())] if dist.get_rank() == 0 else []
         for begin in range(0, job.steps, job.every):
             some = range(begin, begin + job.every)
-            took, sent, loss = _stretch(job, run, text.train, model, optimizer, rates, some)
+            took, sent, loss = _stretch(job, run, text.train, model, optimizer, some, readers, rates)
+            if slow:
+                took, sent = each * len(some) / TIMED, sent_each * len(some) / TIMED
+                equalise(net, dist.group.WORLD)  # type: ignore[arg-type]
             track.mark(len(some), took, sent, loss, _held_out(job, net, text.held_out))
             if dist.get_rank() == 0:
                 say((number, run, int(track.step[-1]), track.seconds[-1], track.held_out[-1]))
-        if slow:
-            reshape(job.rate)
-            took, _, _ = _stretch(job, run, text.train, model, optimizer, rates, range(TIMED))
-            track.seconds = [step * took / TIMED for step in track.step]
     return {
         "method": run.method,
         "seed": run.seed,
@@ -151,12 +156,18 @@ def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
 
 @contextmanager
 def _entered(job: Job, run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
-    optimizer = AdamW(net.parameters(), lr=job.lr, betas=BETAS, weight_decay=DECAY)
-    if run.method in RIVALS:
-        yield RIVALS[run.method](net), optimizer
-        return
-    with tw.attach(net, optimizer, tw.method(run.method), seed=run.seed):
-        yield net, optimizer
+    with _together(job, net) as (net, optimizer):
+        if run.method in RIVALS:
+            yield RIVALS[run.method](net), optimizer
+            return
+        with tw.attach(net, optimizer, tw.method(run.method), seed=run.seed):
+            yield net, optimizer
+
+
+@contextmanager
+def _together(job: Job, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
+    """Without communication."""
+    yield net, AdamW(net.parameters(), lr=job.lr, betas=BETAS, weight_decay=DECAY)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -167,15 +178,21 @@ def _rate(step: int, steps: int) -> float:
     return ENDS + (1 - ENDS) * (1 + math.cos(math.pi * min(1.0, (step - first) / max(1, steps - first)))) / 2
 
 
-def _step(job: Job, run: Run, text: Tensor, model: nn.Module, optimizer: Optimizer, step: int) -> Tensor:
-    seed = (run.seed * 1_000_003 + step) * 1009 + dist.get_rank()
-    words = corpus.windows(text, job.batch, job.shape.context, seed).to(job.device, non_blocking=True)
+def _step(
+    job: Job, run: Run, text: Tensor, model: nn.Module, optimizer: Optimizer, step: int, readers: Sequence[int]
+) -> Tensor:
+    """One step on the windows of these ranks; returns the mean loss."""
+    total = torch.zeros((), device=job.device)
     optimizer.zero_grad()
-    with torch.autocast(job.device, dtype=torch.bfloat16, enabled=job.device != "cpu"):
-        loss: Tensor = model(words)
-    torch.autograd.backward(loss)
+    for rank in readers:
+        seed = (run.seed * 1_000_003 + step) * 1009 + rank
+        words = corpus.windows(text, job.batch, job.shape.context, seed).to(job.device, non_blocking=True)
+        with torch.autocast(job.device, dtype=torch.bfloat16, enabled=job.device != "cpu"):
+            loss: Tensor = model(words) / len(readers)
+        torch.autograd.backward(loss)
+        total += loss.detach()
     optimizer.step()
-    return loss.detach()
+    return total
 
 
 def _stretch(
@@ -184,8 +201,9 @@ def _stretch(
     text: Tensor,
     model: nn.Module,
     optimizer: Optimizer,
-    rates: LambdaLR,
     steps: range,
+    readers: Sequence[int],
+    rates: LambdaLR | None = None,
 ) -> tuple[float, float, float]:
     """Seconds of the slowest rank, bytes of the busiest, and the mean loss of all."""
     before = transmitted()
@@ -193,13 +211,16 @@ def _stretch(
     start = time.perf_counter()
     losses = []
     for step in steps:
-        losses.append(_step(job, run, text, model, optimizer, step))
-        rates.step()
+        losses.append(_step(job, run, text, model, optimizer, step, readers))
+        if rates is not None:
+            rates.step()
     loss = float(torch.stack(losses).mean())  # waits for the device
     took = time.perf_counter() - start
     dist.barrier()
     slowest, busiest = over_ranks([took, transmitted() - before], dist.ReduceOp.MAX)
-    return slowest, busiest, mean([loss])[0]
+    (loss,) = over_ranks([loss], dist.ReduceOp.SUM)
+    (read,) = over_ranks([float(bool(readers))], dist.ReduceOp.SUM)
+    return slowest, busiest, loss / read
 
 
 @torch.no_grad()
