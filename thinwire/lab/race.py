@@ -9,6 +9,9 @@ The clock runs while ranks train, in stretches of some steps that start at a bar
 has ended. It stops during tests. A test takes the first images or windows of the test set, divided among ranks,
 each with its own model (they differ where a method gossips). The race ends when the mean of the last three tests
 reaches the target. Bytes are those that the busiest host put on its wire while the clock ran, including headers.
+
+"fast network" is what an infinitely fast one would allow: bulk-synchronous SGD whose gradients are averaged on free
+links while the clock stands. Its time is that of computing alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import copy
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -36,7 +39,7 @@ from thinwire.lab.launch import Say
 from thinwire.lab.measure import accuracy, mean
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.race_courses import Course
-from thinwire.lab.race_steps import step_of
+from thinwire.lab.race_steps import FAST, step_of
 from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
 from thinwire.lab.step_sizes import Step, optimizer_of
@@ -49,7 +52,7 @@ METHODS = (
     "dgc:ratio=0.01",
     "deepsqueeze",
 )
-NAMES = (*RIVALS, *METHODS)
+NAMES = (FAST, *RIVALS, *METHODS)
 TESTS = 3  # whose mean has to reach the target
 
 
@@ -140,7 +143,7 @@ def runs(
     if not seeds or min(seeds) < 0:
         raise ValueError("a race needs seeds from 0 up; write --seeds 3, or --seed 0 --seed 1")
     for name in methods:
-        if name not in RIVALS:
+        if name not in (FAST, *RIVALS):
             tw.method(name)
     made = []
     for seed in seeds:
@@ -184,7 +187,7 @@ def _run(say: Say, number: int, run: Run, data: Data) -> Row:
             _step(model, optimizer, data, chosen)
     gc.collect()
     with _entered(run, net) as (model, optimizer):
-        if run.rate is not None:
+        if run.rate is not None and run.method != FAST:
             reshape(run.rate)
         track, times, stream = Track(), [], _batches(run, course, data)
         while (done := int(track.step[-1]) if track.step else 0) < run.most and track.smooth < run.target:
@@ -236,13 +239,18 @@ def _row(run: Run, hosts: int, course: Course, track: Track, times: Sequence[flo
 @contextmanager
 def _entered(run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
     """The model to call, and the optimizer that steps it."""
-    if run.method in RIVALS:
-        yield RIVALS[run.method](net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
+    if run.method in (FAST, *RIVALS):
+        wrap = RIVALS.get(run.method, _as_it_is)
+        yield wrap(net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
         return
     method = tw.method(run.method)
     optimizer = optimizer_of(method, run.step, net.parameters())
     with tw.attach(net, optimizer, method, seed=run.seed):
         yield net, optimizer
+
+
+def _as_it_is(net: nn.Module) -> nn.Module:
+    return net
 
 
 def _batches(run: Run, course: Course, data: Data) -> Iterator[Tensor]:
@@ -251,10 +259,53 @@ def _batches(run: Run, course: Course, data: Data) -> Iterator[Tensor]:
         yield from tasks.batches(len(data.train_x), course.batch, rank, world, run.seed, epoch)
 
 
-def _step(model: nn.Module, optimizer: Optimizer, data: Data, chosen: Tensor) -> Tensor:
+class _Watch:
+    """Seconds since it was made, less those while it stood."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """The clock stands in the block."""
+        stopped = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - stopped
+
+
+def _nothing() -> None:
+    """Between backward and the step, where an exchange is part of either."""
+
+
+def _averaged(model: nn.Module, watch: _Watch) -> Callable[[], None]:
+    """Average the gradients while the clock stands; every rank then goes on at the same time."""
+
+    def average() -> None:
+        with watch.standing():
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            total = torch.cat([grad.flatten() for grad in grads])
+            dist.all_reduce(total)
+            for grad, part in zip(grads, total.split([grad.numel() for grad in grads]), strict=True):
+                grad.copy_(part.view(grad.shape) / dist.get_world_size())
+
+    return average
+
+
+def _step(
+    model: nn.Module,
+    optimizer: Optimizer,
+    data: Data,
+    chosen: Tensor,
+    between: Callable[[], None] = _nothing,
+) -> Tensor:
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(data.train_x[chosen]), data.train_y[chosen])
     torch.autograd.backward(loss)
+    between()
     optimizer.step()
     return loss.detach()
 
@@ -265,11 +316,12 @@ def _stretch(
     """Train on these batches; returns seconds of the slowest rank, bytes of the busiest, and the mean loss of all."""
     before = 0 if run.rate is None else transmitted()
     dist.barrier()
-    start = time.perf_counter()
-    losses = [_step(model, optimizer, data, chosen) for chosen in some]
-    took = time.perf_counter() - start
+    watch = _Watch()
+    between = _averaged(model, watch) if run.method == FAST else _nothing
+    losses = [_step(model, optimizer, data, chosen, between) for chosen in some]
+    took = watch.seconds
     dist.barrier()  # now every host has received, so that every byte has been counted
-    after = 0 if run.rate is None else transmitted()
+    after = before if run.rate is None or run.method == FAST else transmitted()
     slowest, busiest = over_ranks([took, after - before], dist.ReduceOp.MAX)
     (loss,) = mean([float(torch.stack(losses).mean())])
     return slowest, busiest, loss
