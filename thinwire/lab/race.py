@@ -33,7 +33,7 @@ from torch.optim import SGD, Optimizer
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
-from thinwire.lab import race_courses, tasks
+from thinwire.lab import race_courses, tasks, torchft_rival
 from thinwire.lab.bench_hosts import FREE, PATIENCE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import accuracy, mean
@@ -143,7 +143,7 @@ def runs(
     if not seeds or min(seeds) < 0:
         raise ValueError("a race needs seeds from 0 up; write --seeds 3, or --seed 0 --seed 1")
     for name in methods:
-        if name not in (FAST, *RIVALS):
+        if name not in (FAST, *RIVALS) and not torchft_rival.is_one(name):
             tw.method(name)
     made = []
     for seed in seeds:
@@ -242,6 +242,11 @@ def _entered(run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
     if run.method in (FAST, *RIVALS):
         wrap = RIVALS.get(run.method, _as_it_is)
         yield wrap(net), SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
+        return
+    if torchft_rival.is_one(run.method):
+        optimizer: Optimizer = SGD(net.parameters(), lr=run.step.lr, momentum=run.step.momentum)
+        with torchft_rival.entered(run.method, net, optimizer):
+            yield net, optimizer
         return
     method = tw.method(run.method)
     optimizer = optimizer_of(method, run.step, net.parameters())
