@@ -3,8 +3,8 @@
     m = weight v_1 + weight v_2 + ...     v_i what payload i decodes to
     codes of p = m + alpha e              with a residual, e = beta e + (m - decoded p)
 
-These are `Kernels.decode_mean` and `Kernels.encode`, one after the other. A pass that keeps m in registers has the same
-bits, and moves the payloads and the residual alone.
+These are `Kernels.decode_mean` and `Kernels.encode`, one after the other. A pass that keeps m in registers has the
+same bits, and moves the payloads and the residual alone.
 """
 
 from __future__ import annotations

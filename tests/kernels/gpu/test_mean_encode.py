@@ -7,9 +7,14 @@ import torch
 from battery import INSTANCES, vector
 from torch import Tensor
 
-from thinwire import Key, Layout, compressors, kernels
+from thinwire import Channel, Key, Layout, compressors, kernels
+from thinwire.comm import Comm, run
 from thinwire.compressors.block import KernelCompressor
+from thinwire.core.clock import Clock
+from thinwire.core.types import Context, State
+from thinwire.exchange import ScatterGather
 from thinwire.kernels.mean_encode import Again, Arrived, mean_encode, one_pass
+from thinwire.memory import ErrorFeedback
 
 KEY, FIRST = Key(seed=5, step=2, hop=1, offset=1024), 9
 TILES, RAGGED = Layout.flat(2 * 512), Layout.flat(9 * 512 + 77)
@@ -90,3 +95,33 @@ def test_where_it_saves_a_pass(device: torch.device) -> None:
     for c in ("qsgd:bits=4,block=1024", "qsgd:bits=4,block=100", "scaled-sign", "one-bit"):
         assert not fits("gpu", c, TILES), c
     assert not fits("gpu", "qsgd:bits=4", Layout.flat(511))
+
+
+def exchanged(
+    exchange: ScatterGather, tier: str, xs: list[Tensor], device: torch.device
+) -> list[tuple[Tensor, State, list[str]]]:
+    """What each rank gets, keeps and does in a step that begins with a residual."""
+    layout = Layout.flat(xs[0].numel())
+
+    async def program(comm: Comm) -> tuple[Tensor, State, list[str]]:
+        x, clock = xs[comm.rank].to(device, copy=True), Clock()
+        state = {name: vector(t.numel()).to(device) for name, t in exchange.init(layout, comm).items()}
+        got = await exchange(x, state, Context(comm, layout, Key(seed=1, step=1, rank=comm.rank), clock))
+        return got, state, [span.what for span in clock.spans]
+
+    with kernels.force(tier):
+        return run(program, len(xs)).results
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_owners_in_scatter_gather_take_it(dtype: torch.dtype, device: torch.device) -> None:
+    """Two shards, of which the last is ragged; the residual of the mean is its owner's."""
+    up, down = (compressors.get(c) for c in ("qsgd:bits=4", "int:bits=8"))
+    exchange = ScatterGather(Channel(up), Channel(down, ErrorFeedback()))
+    xs = [vector(1024 + 600, seed=rank).to(dtype) for rank in range(2)]
+    here = exchanged(exchange, "cpu", xs, torch.device("cpu"))
+    for (a, kept, two), (b, there, one) in zip(here, exchanged(exchange, "gpu", xs, device), strict=True):
+        assert torch.equal(a, b.cpu())
+        assert torch.equal(kept["down.send.residual"], there["down.send.residual"].cpu())
+        assert two == ["encode", "decode", "encode", "decode", "decode"]
+        assert one == ["encode", "encode", "decode", "decode"]
