@@ -105,11 +105,11 @@ class ScatterGather(Exchange):
 
         owned = parts[ctx.comm.rank]
         back = [cut.context(ctx, hop=1) for cut in cuts]
-        got, sends, there = part(state, "up.recv."), part(state, "down.send."), back[ctx.comm.rank]
+        heard, sends, there = part(state, "up.recv."), part(state, "down.send."), back[ctx.comm.rank]
         if self.reduce == "mean":
-            payload = relay(up, arrived, got, owned, down, sends, there)
+            payload = relay(up, arrived, heard, owned, down, sends, there)
         else:
-            payload = down.send(REDUCE[self.reduce](up.receive(arrived, got, owned)), sends, there)
+            payload = down.send(REDUCE[self.reduce](up.receive(arrived, heard, owned)), sends, there)
         known = [down.nbytes(layout) for _, _, layout in cuts] if down.sends_always else None
         everybody = await ctx.comm.all_gather(
             empty(x) if payload is None else payload.data, sizes=known, exact=down.predictable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from battery import INSTANCES, vector
@@ -14,6 +16,7 @@ from thinwire.core.clock import Clock
 from thinwire.core.types import Context, State
 from thinwire.exchange import ScatterGather
 from thinwire.kernels.mean_encode import Again, Arrived, mean_encode, one_pass
+from thinwire.lab import bench_gpu
 from thinwire.memory import ErrorFeedback
 
 KEY, FIRST = Key(seed=5, step=2, hop=1, offset=1024), 9
@@ -40,7 +43,9 @@ def made(c: KernelCompressor, x: Tensor, layout: Layout, seed: int) -> tuple[Ten
     return scales, codes
 
 
-def both(c: KernelCompressor, layout: Layout, tier: str, arrived: Arrived, device: torch.device, *, feedback: bool):
+def again(
+    c: KernelCompressor, layout: Layout, tier: str, arrived: Arrived, device: torch.device, *, feedback: bool
+) -> tuple[Tensor, Tensor, Tensor, int]:
     """Scales, codes, residual and sum of the mean, encoded again by a tier."""
     quant, blocks = c.quant, c.blocks(layout)
     scales = torch.full((blocks.count * quant.scales,), 7.0, device=device)
@@ -74,8 +79,8 @@ def test_one_pass_has_the_bits_of_two(
     with kernels.force("gpu"):
         fits = one_pass(codes[0], first.quant, first.blocks(layout), second.quant, second.blocks(layout))
     assert fits or (up, down, n, layout, dtype, feedback) not in SOME
-    here = both(second, layout, "cpu", arrived, torch.device("cpu"), feedback=feedback)
-    there = both(second, layout, "gpu", arrived, device, feedback=feedback)
+    here = again(second, layout, "cpu", arrived, torch.device("cpu"), feedback=feedback)
+    there = again(second, layout, "gpu", arrived, device, feedback=feedback)
     for a, b in zip(here[:3], there[:3], strict=True):
         assert torch.equal(*(t.cpu().nan_to_num(nan=7e33) if t.is_floating_point() else t.cpu() for t in (a, b)))
     assert here[3] % 2**64 == there[3] % 2**64
@@ -125,3 +130,18 @@ def test_owners_in_scatter_gather_take_it(dtype: torch.dtype, device: torch.devi
         assert torch.equal(kept["down.send.residual"], there["down.send.residual"].cpu())
         assert two == ["encode", "decode", "encode", "decode", "decode"]
         assert one == ["encode", "encode", "decode", "decode"]
+
+
+def test_it_is_timed_beside_the_two_passes(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight payloads in and one out, without the mean or with it."""
+    monkeypatch.setattr(bench_gpu, "WARM", 1)
+
+    def clock(run: bench_gpu.Run) -> Callable[[], float]:
+        return lambda: 1e-3
+
+    n, payload = 1024, compressors.get("qsgd:bits=4").nbytes(TILES)
+    rows = list(bench_gpu.bench(n, ["qsgd:bits=4", "qsgd:bits=4,block=1024"], ["gpu"], 1, device, clock))
+    moved = {row["kernel"]: row["bytes"] for row in rows if row["method"] == "qsgd:bits=4"}
+    assert moved["mean_encode"] == 9 * payload
+    assert moved["mean_then_encode"] == 9 * payload + 8 * n
+    assert "mean_encode" not in {row["kernel"] for row in rows if row["method"] != "qsgd:bits=4"}
