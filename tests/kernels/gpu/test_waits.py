@@ -11,7 +11,7 @@ import torch
 from battery import vector
 
 from thinwire import Key, Layout
-from thinwire.compressors import BlockTopK, LowRank, TopK
+from thinwire.compressors import BlockTopK, CountSketch, DgcTopK, LowRank, Modulo, TopK
 from thinwire.compressors.low_rank import Piece, draw, multiply, orthonormal
 from thinwire.core.compressor import Compressor
 
@@ -33,7 +33,16 @@ def no_waits(device: torch.device) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "c",
-    [TopK(k=40, indices="packed"), TopK(values="bf16", indices="packed"), BlockTopK(256, 5), LowRank()],
+    [
+        TopK(k=40, indices="packed"),
+        TopK(values="bf16", indices="packed"),
+        DgcTopK(ratio=0.1, warmup=8, indices="packed"),
+        BlockTopK(256, 5),
+        LowRank(),
+        CountSketch(rows=3, cols=64),
+        Modulo(bits=4),
+        Modulo(bits=8, rounding="shared"),
+    ],
     ids=lambda c: c.id,
 )
 def test_encode_and_decode(c: Compressor, device: torch.device) -> None:
@@ -41,7 +50,7 @@ def test_encode_and_decode(c: Compressor, device: torch.device) -> None:
     expected, here = torch.zeros(n), vector(n)
     c.add(c.encode(here, LAYOUT, KEY).body.clone(), LAYOUT, KEY, expected, 0.3)
     x, body = here.to(device), torch.empty(c.nbytes(LAYOUT), dtype=torch.uint8, device=device)
-    c.write(x, LAYOUT, KEY, body)
+    c.write(x, LAYOUT, KEY, body)  # as many bytes as in step 0, where DGC sends most
     c.add(body, LAYOUT, KEY, torch.zeros(n, device=device), 0.3)  # kernels are compiled
     with no_waits(device):
         out = torch.zeros(n, device=device)
