@@ -130,7 +130,7 @@ def inverse_lambda(x: Tensor, s: float) -> float:
     """
     largest = float(x.abs().max()) if x.numel() else 0.0
     if not largest or not math.isfinite(largest):
-        return 0.0 * largest
+        return math.nan if largest else 0.0
     unit = 2.0 ** (62 - x.numel().bit_length())
     w = (x.abs().double() / largest * unit).round().long()  # sums of whole numbers do not depend on their order
     free, rate, before = torch.ones_like(w, dtype=torch.bool), 0.0, -1
