@@ -43,6 +43,7 @@ class CountSketch(Biased):
 
     name: ClassVar[str] = "count-sketch"
     linear: ClassVar[bool] = True
+    decodes_any: ClassVar[bool] = True
     rows: int = 5
     cols: int = 4096
 
@@ -68,7 +69,7 @@ class CountSketch(Biased):
         wide = x.double()
         for row in range(self.rows):
             place, sign = self._hash(key, row, x)
-            sums = torch.zeros_like(wide[:1]).repeat(self.cols).index_add_(0, place, wide * sign)
+            sums = torch.zeros(self.cols, dtype=torch.float64, device=x.device).index_add_(0, place, wide * sign)
             table[row].copy_(sums.clamp(-TOP, TOP))
         table.copy_(selection.spoilt(x, table))
         return None

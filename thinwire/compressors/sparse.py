@@ -19,7 +19,7 @@ import torch
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.codecs.native import local
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.core.compressor import Compressor, scheme
+from thinwire.core.compressor import Compressor, keep_error, scheme
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
@@ -134,6 +134,21 @@ class SparseCompressor(Compressor):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Pick and write."""
         return self._fill(*self.pick(x.float(), key), layout.numel, body)
+
+    @final
+    def write_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> int | None:
+        """Pick and write, and keep the error: the places need not be read back."""
+        wide = x.float()
+        indices, values = self.pick(wide + e * alpha, key)
+        used = self._fill(indices, values, layout.numel, body)
+        dtype, _ = VALUES[self.form.values]
+        sent = torch.zeros_like(wide)
+        rounded = body[4 : 4 + indices.numel() * dtype.itemsize].view(dtype).float()
+        selection.add_at(sent, indices, rounded, 1.0)
+        keep_error(e, beta, wide, sent)
+        return used
 
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:

@@ -32,6 +32,7 @@ from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.sparse import most_gaps, read_head
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
+from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 from thinwire.kernels.spec import packed_bytes
@@ -67,7 +68,7 @@ class Strom(Biased):
         """Write tau (NaN if an element is not finite), count, signs, places."""
         indices, values = selection.over(x.float(), self.tau)
         finite = values.isfinite()
-        good = bool(finite.all())
+        good = bool(fetched(finite.all().view(1))[0])
         if not good:
             indices, values = indices[~finite], values[~finite]
         signs = BitPack().pack((values < 0).to(torch.uint8), 1)

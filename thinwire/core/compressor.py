@@ -80,8 +80,7 @@ class Compressor(Config, ABC):
         sent = torch.zeros_like(wide)
         if layout.numel:
             self.add(body[: None if used is None else int(used)], layout, key, sent, 1.0)
-        now = e * beta + (wide - sent)
-        e.copy_(torch.where(now.isnan(), e, now))
+        keep_error(e, beta, wide, sent)
         return used
 
     @final
@@ -264,6 +263,12 @@ def begin_with_feedback(
         return Started(payload, None, scheme(compressor, layout), key, checksum, tail)
     used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
     return Started(payload, used, scheme(compressor, layout), key, checksum)
+
+
+def keep_error(e: Tensor, beta: float, x: Tensor, sent: Tensor) -> None:
+    """e = beta e + (x - sent), in place, except where that is not a number."""
+    now = e * beta + (x - sent)
+    e.copy_(torch.where(now.isnan(), e, now))
 
 
 def scheme(compressor: Compressor, layout: Layout) -> int:
