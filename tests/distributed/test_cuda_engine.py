@@ -26,7 +26,10 @@ from thinwire.sync import Sync
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-METHODS = ["sgd", "qsgd:bits=4", "qsgd:bits=8", "ef-signsgd", "bf16", "int8"]  # their payloads have a known size
+METHODS = [  # their payloads have a known size
+    *("sgd", "qsgd:bits=4", "qsgd:bits=8", "ef-signsgd", "bf16", "int8"),
+    *("topk:ratio=0.1,indices=packed", "topk:ratio=0.1,block=64", "sketched-sgd:ratio=0.1"),
+]
 BITS = ["qsgd:bits=4", "ef-signsgd"]  # and their bits do not depend on the backend's sums
 STEPS = 3
 

@@ -68,20 +68,21 @@ def pack_gaps(indices: Tensor, n: int, rice: bool = False) -> Tensor:
     if indices.dtype != torch.int64:
         raise ValueError(f"pack_gaps takes int64 places; got {indices.dtype}: write indices.long()")
     places, count = local(indices), indices.numel()
-    out = torch.empty(bound_gaps(count, n, rice), dtype=torch.uint8)
+    out = torch.empty(bound_gaps(count, n, rice), dtype=torch.uint8, pin_memory=indices.is_cuda)
     if count == 0:
-        return out.to(indices.device)
+        return out.to(indices.device, non_blocking=True)
     used = codes().gaps_encode(places.data_ptr(), count, n, divisor(count, n, rice), out.data_ptr())
     if used < 0:
         raise ValueError(f"pack_gaps takes increasing places in 0 .. {n - 1}; write indices.sort().values")
-    return out[:used].to(indices.device)
+    return out[:used].to(indices.device, non_blocking=True)
 
 
-def unpack_gaps(data: Tensor, count: int, n: int, rice: bool = False) -> Tensor:
-    """The `count` places, int64; `PayloadError` when `data` cannot be theirs."""
+def unpack_gaps(data: Tensor, count: int, n: int, rice: bool = False, device: torch.device | None = None) -> Tensor:
+    """The `count` places, int64, on `device`, or where `data` is; `PayloadError` when `data` cannot be theirs."""
     if not 0 <= count <= n <= LARGEST:
         raise PayloadError(f"{count} places out of {n}")
-    bytes_, out = local(data), torch.empty(count, dtype=torch.int64)
+    device = device or data.device
+    bytes_, out = local(data), torch.empty(count, dtype=torch.int64, pin_memory=device.type == "cuda")
     m = divisor(count, n, rice)
     check("gaps", codes().gaps_decode(bytes_.data_ptr(), bytes_.numel(), out.data_ptr(), count, n, m))
-    return out.to(data.device)
+    return out.to(device, non_blocking=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from thinwire.core.bitpack import BitPack
+from thinwire.core.desk import brought
 from thinwire.core.errors import PayloadError
 from thinwire.kernels.spec import packed_bytes
 
@@ -38,7 +39,7 @@ def codes() -> ModuleType:
 
 def local(t: Tensor) -> Tensor:
     """`t` where C++ can read it: contiguous, on the CPU."""
-    return t.detach().cpu().contiguous()
+    return brought(t.detach()).cpu().contiguous()
 
 
 def check(name: str, fault: int) -> None:

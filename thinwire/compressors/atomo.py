@@ -44,6 +44,7 @@ from thinwire.compressors.block import contraction
 from thinwire.compressors.low_rank import multiply
 from thinwire.compressors.sparse import most_gaps, read_count
 from thinwire.core.compressor import Compressor
+from thinwire.core.desk import brought
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
@@ -112,7 +113,7 @@ class AtomoEntries(Compressor):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write the count, the values and the places."""
-        wide, n = x.float(), x.numel()
+        wide, n = brought(x).float(), x.numel()  # sums are made there, one after another
         good = wide.isfinite()
         p = probabilities(torch.where(good, wide.abs(), 0.0), self.budget * n)
         drawn, had = sample(torch.where(good, p, 1.0), kernels.get("cpu").noise(key, n))

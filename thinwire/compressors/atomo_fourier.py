@@ -37,6 +37,7 @@ from thinwire.compressors.basis import TOP, BasisCompressor
 from thinwire.compressors.block import contraction
 from thinwire.compressors.dct_topk import grids, inverse
 from thinwire.compressors.sparse import most_gaps, read_count
+from thinwire.core.desk import brought
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import hadamard
 from thinwire.kernels.dct import dct
@@ -83,17 +84,18 @@ class AtomoFourier(BasisCompressor):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Transform, draw, and write the count, the unit, the values and the places."""
         wide, n = x.float(), x.numel()
-        good = bool(wide.isfinite().all())
-        wide = wide if good else torch.zeros_like(wide)
+        good = wide.isfinite().all()
+        wide = torch.where(good, wide, 0.0)
         unit = hadamard.unit(wide)
         c = torch.zeros_like(wide)
         for grid in grids(layout, self.chunk):
             c[grid.start : grid.stop] = dct(grid.chunks(wide / unit)).view(-1)
+        c = brought(c)  # sums are made there, one after another
         drawn, had = sample(probabilities(c.abs(), self.budget * n), kernels.get("cpu").noise(key, n))
         at = drawn.nonzero()[:, 0]
         places, stop = pack_gaps(at, n), 8 + 4 * at.numel()
         body[:4].view(torch.int32).fill_(at.numel())
-        body[4:8].view(torch.float32).fill_(float(unit) if good else math.nan)
+        body[4:8].view(torch.float32).copy_(torch.where(good, unit, math.nan))
         body[8:stop].view(torch.float32).copy_((c[at].double() / had[at]).clamp(-TOP, TOP))
         body[stop : stop + places.numel()].copy_(places)
         return stop + places.numel()

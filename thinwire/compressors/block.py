@@ -15,8 +15,10 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.coded import FeedbackSymbols
-from thinwire.core.compressor import FusedCompressor, scheme
+from thinwire.core.compressor import Compressor, scheme
 from thinwire.core.payload import HEADER, Payload, Tail
+from thinwire.core.relay import Relaying
+from thinwire.kernels.mean_encode import Again, Arrived, mean_encode, one_pass
 from thinwire.kernels.spec import Blocks, Quant
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Key, Layout
 
 
-class KernelCompressor(FusedCompressor):
+class KernelCompressor(Relaying):
     """A subclass says how an element becomes a field (`quant`) and which elements share a scale (`blocks`)."""
 
     decodes_any: ClassVar[bool] = True
@@ -103,6 +105,41 @@ class KernelCompressor(FusedCompressor):
         plan = _plan(self, layout)
         sides, codes = zip(*(plan.cut(body) for body in bodies), strict=True)
         kernels.select(out).decode_mean(sides, codes, plan.quant, plan.blocks, out, weight)
+
+    @final
+    def joins(self, down: Compressor, layout: Layout, like: Tensor) -> bool:
+        """Where both keep their scales inside what a pass of the tier holds."""
+        if not isinstance(down, KernelCompressor):
+            return False
+        plan, then = _plan(self, layout), _plan(down, layout)
+        return one_pass(like, plan.quant, plan.blocks, then.quant, then.blocks)
+
+    @final
+    def write_mean(
+        self,
+        bodies: Sequence[Tensor],
+        weight: float,
+        down: Compressor,
+        layout: Layout,
+        key: Key,
+        body: Tensor,
+        *,
+        residual: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        checksum: bool = False,
+    ) -> Tail | None:
+        """One pass: unpack, scale and add all bodies, then all that `write_fused` does."""
+        assert isinstance(down, KernelCompressor)  # it joins no other
+        plan, then = _plan(self, layout), _plan(down, layout)
+        sides, fields = zip(*(plan.cut(one) for one in bodies), strict=True)
+        side, codes = then.cut(body)
+        first = then.first if checksum else None
+        partial = mean_encode(
+            Arrived(sides, fields, plan.quant, plan.blocks, weight),
+            Again(then.quant, then.blocks, key, side, codes, residual, alpha, beta, first),
+        )
+        return None if partial is None else Tail(codes.numel(), partial)
 
     def _decode(self, body: Tensor, layout: Layout, out: Tensor, weight: float, *, fresh: bool) -> None:
         plan = _plan(self, layout)

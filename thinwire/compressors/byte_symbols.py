@@ -6,7 +6,7 @@ The body is the side information, then the symbols in element order.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class ByteSymbols(Biased, SymbolCompressor):
     """Say how to write and add symbols; they travel as whole bytes, or through a codec."""
+
+    decodes_any: ClassVar[bool] = True
 
     @final
     @property

@@ -19,7 +19,6 @@ hashes would do; they change with the step. Counters are summed in double precis
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -44,6 +43,7 @@ class CountSketch(Biased):
 
     name: ClassVar[str] = "count-sketch"
     linear: ClassVar[bool] = True
+    decodes_any: ClassVar[bool] = True
     rows: int = 5
     cols: int = 4096
 
@@ -66,25 +66,20 @@ class CountSketch(Biased):
         if not x.numel():
             return None
         table = body.view(torch.float32).view(self.rows, self.cols)
-        if not selection.finite(x):
-            table.fill_(math.nan)
-            return None
         wide = x.double()
         for row in range(self.rows):
             place, sign = self._hash(key, row, x)
-            sums = torch.bincount(place, weights=wide * sign, minlength=self.cols)
+            sums = torch.zeros(self.cols, dtype=torch.float64, device=x.device).index_add_(0, place, wide * sign)
             table[row].copy_(sums.clamp(-TOP, TOP))
+        table.copy_(selection.spoilt(x, table))
         return None
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add the estimate of every element."""
         table = body.view(torch.float32).view(self.rows, self.cols)
-        if not bool(table.isfinite().all()):
-            out.fill_(math.nan)
-            return
         hashes = (self._hash(key, row, out) for row in range(self.rows))
         estimates = torch.stack([table[row][place] * sign for row, (place, sign) in enumerate(hashes)])
-        out.copy_(out + estimates.median(0).values * weight)
+        out.copy_(out + selection.spoilt(table, estimates.median(0).values) * weight)
 
     def _hash(self, key: Key, row: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Counter (int64) and sign (+-1, float32) of every element; the rank's field of the key holds the row."""

@@ -51,6 +51,8 @@ class DgcTopK(Biased, SparseCompressor):
         check_form("DgcTopK", self.form)
         if self.warmup < 0:
             raise ValueError(f"DgcTopK(warmup={self.warmup}): write a number of steps, 0 for none")
+        object.__setattr__(self, "decodes_any", self.indices == "packed")  # elsewhere facts of the class
+        object.__setattr__(self, "fixed_size", self.indices == "packed" and not self.warmup)
 
     def ratio_at(self, step: int) -> float:
         """The share that is sent in a step."""

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import check_count, how_many, most_gaps, read_count
+from thinwire.compressors.sparse import check_count, how_many, most_gaps, read_head
 from thinwire.core.compressor import Biased
+from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 
@@ -64,11 +65,13 @@ class Sbc(Biased):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write the side with the larger mean."""
         wide, k = x.float(), how_many(self.ratio, None, x.numel())
-        indices, mean = torch.empty(0, dtype=torch.int64, device=x.device), math.nan
-        if selection.finite(x):
-            up, high = _side(wide, k)
-            down, low = _side(-wide, k)
-            indices, mean = (up, high) if high >= low else (down, -low)
+        up, down = (selection.top(side.clamp(min=0.0), k) for side in (wide, -wide))
+        ups, high, downs, low = fetched(torch.stack([*_facts(up[1]), *_facts(down[1])]))
+        (indices, values), count, mean = (up, ups, high) if high >= low else (down, downs, -low)
+        if not math.isfinite(high + low):  # what is not finite is among the largest of its side
+            indices, mean = indices[:0], math.nan
+        elif count < k:
+            indices = indices[values > 0]
         places = pack_gaps(indices, layout.numel)
         body[:4].view(torch.int32).fill_(indices.numel())
         body[4:8].view(torch.float32).fill_(mean)
@@ -77,21 +80,17 @@ class Sbc(Biased):
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add the mean at the places."""
-        count = read_count(body, how_many(self.ratio, None, layout.numel))
+        count, mean = read_head(body, how_many(self.ratio, None, layout.numel))
         if body.numel() < 8:
             raise PayloadError(f"{self.id} has at least 8 body bytes; {body.numel()} arrived")
-        mean = body[4:8].view(torch.float32)
-        if not bool(mean.isfinite().all()):
+        if not math.isfinite(mean):
             out.fill_(math.nan)
             return
         indices = unpack_gaps(body[8:], count, layout.numel)
-        selection.add_at(out, indices, mean.expand(count), weight)
+        selection.add_at(out, indices, body[4:8].view(torch.float32).expand(count), weight)
 
 
-def _side(x: Tensor, k: int) -> tuple[Tensor, float]:
-    """Places of the k largest positive elements, and their mean, summed one by one to be the same everywhere."""
-    indices, values = selection.top(x.clamp(min=0.0), k)
-    indices, values = indices[values > 0], values[values > 0]
-    if not values.numel():
-        return indices, 0.0
-    return indices, float(values.double().cumsum(0)[-1] / values.numel())
+def _facts(values: Tensor) -> tuple[Tensor, Tensor]:
+    """How many are positive, where others are 0, and their mean, summed one by one to be the same everywhere."""
+    count = (values > 0).sum()
+    return count.double(), values.double().cumsum(0)[-1:].sum() / count.clamp(min=1)

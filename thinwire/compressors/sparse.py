@@ -8,6 +8,7 @@ inf decodes to NaN everywhere: an element that was not sent cannot be told from 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, final
 import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
+from thinwire.codecs.native import local
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.core.compressor import Compressor, scheme
+from thinwire.core.compressor import Compressor, keep_error, scheme
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
@@ -39,7 +41,7 @@ class Places(NamedTuple):
 
     bound: Callable[[int, int], int]
     pack: Callable[[Tensor, int], Tensor]
-    unpack: Callable[[Tensor, int, int], Tensor]
+    unpack: Callable[[Tensor, int, int, torch.device], Tensor]
 
 
 class Form(NamedTuple):
@@ -93,10 +95,16 @@ def refuse(bad: Tensor, indices: Tensor, values: Tensor, why: str) -> tuple[Tens
 
 def read_count(body: Tensor, most: int) -> int:
     """The number of elements at the start of a body."""
-    count = int(body[:4].view(torch.int32)) if body.numel() >= 4 else -1
+    count = int(local(body[:4]).view(torch.int32)) if body.numel() >= 4 else -1
     if not 0 <= count <= most:
         raise PayloadError(f"a body of 0 to {most} elements cannot hold {count}")
     return count
+
+
+def read_head(body: Tensor, most: int) -> tuple[int, float]:
+    """The number of elements at the start of a body, and the float32 after it; a GPU is waited for once."""
+    head = local(body[:8])
+    return read_count(head, most), float(head[4:].view(torch.float32)) if head.numel() == 8 else math.nan
 
 
 class SparseCompressor(Compressor):
@@ -126,6 +134,21 @@ class SparseCompressor(Compressor):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Pick and write."""
         return self._fill(*self.pick(x.float(), key), layout.numel, body)
+
+    @final
+    def write_with_feedback(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
+    ) -> int | None:
+        """Pick and write, and keep the error: the places need not be read back."""
+        wide = x.float()
+        indices, values = self.pick(wide + e * alpha, key)
+        used = self._fill(indices, values, layout.numel, body)
+        dtype, _ = VALUES[self.form.values]
+        sent = torch.zeros_like(wide)
+        rounded = body[4 : 4 + indices.numel() * dtype.itemsize].view(dtype).float()
+        selection.add_at(sent, indices, rounded, 1.0)
+        keep_error(e, beta, wide, sent)
+        return used
 
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
@@ -161,11 +184,12 @@ class SparseCompressor(Compressor):
     def _read(self, body: Tensor, n: int) -> tuple[Tensor, Tensor]:
         dtype, _ = VALUES[self.form.values]
         sized = self.form.indices == "packed" and not body.is_cpu
-        count = self._count(body.numel(), n) if sized else read_count(body, n)
+        here = body if sized else local(body)  # gaps are read there: a GPU is waited for once
+        count = self._count(body.numel(), n) if sized else read_count(here, n)
         stop = 4 + count * dtype.itemsize
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {count} values take {stop} bytes; {body.numel()} arrived")
-        indices = PLACES[self.form.indices].unpack(body[stop:], count, n)
+        indices = PLACES[self.form.indices].unpack(here[stop:], count, n, body.device)
         values = body[4:stop].view(dtype).float()
         if sized:
             return refuse((indices < 0) | (body[:4].view(torch.int32) != count), indices, values, "")
@@ -195,7 +219,7 @@ def index_width(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-def _unpack(data: Tensor, count: int, n: int) -> Tensor:
+def _unpack(data: Tensor, count: int, n: int, device: torch.device) -> Tensor:
     """Places; on a GPU, where to look at them is to wait, -1 for those that cannot be."""
     indices = unpack_wide(data, count, index_width(n))
     bad = indices >= n
@@ -208,7 +232,7 @@ def _unpack(data: Tensor, count: int, n: int) -> Tensor:
 
 
 PLACES: dict[str, Places] = {
-    "gaps": Places(most_gaps, pack_gaps, unpack_gaps),
+    "gaps": Places(most_gaps, pack_gaps, lambda data, count, n, device: unpack_gaps(data, count, n, device=device)),
     "packed": Places(
         lambda count, n: wide_bytes(count, index_width(n)),
         lambda indices, n: pack_wide(indices, index_width(n)),

@@ -31,7 +31,7 @@ import torch
 from thinwire import kernels
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.compressors.block import check_bits, contraction, omega_max
-from thinwire.compressors.sparse import check_count, most_gaps, read_count
+from thinwire.compressors.sparse import check_count, most_gaps, read_head
 from thinwire.compressors.wangni import inverse_lambda
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Compressor
@@ -108,14 +108,14 @@ class SparsePrecision(Compressor):
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add what survived."""
-        count = read_count(body, layout.numel)
+        count, delta = read_head(body, layout.numel)
         stop = 8 + packed_bytes(count, self.bits)
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {count} fields take {stop} bytes; {body.numel()} arrived")
-        step = body[4:8].clone().view(torch.float32)
-        if not bool(step.isfinite().all()):
+        if not math.isfinite(delta):
             out.fill_(math.nan)
             return
+        step = body[4:8].clone().view(torch.float32)
         q = BitPack().unpack(body[8:stop], count, self.bits).float() - self.top
         values = (q * step).clamp(-TOP, TOP)
         selection.add_at(out, unpack_gaps(body[stop:], count, layout.numel), values, weight)

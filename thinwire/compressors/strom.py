@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import most_gaps, read_count
+from thinwire.compressors.sparse import most_gaps, read_head
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Biased
+from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 from thinwire.kernels.spec import packed_bytes
@@ -65,8 +66,11 @@ class Strom(Biased):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write tau (NaN if an element is not finite), count, signs, places."""
-        good = selection.finite(x)
-        indices, values = selection.over(x.float(), self.tau if good else math.inf)
+        indices, values = selection.over(x.float(), self.tau)
+        finite = values.isfinite()
+        good = bool(fetched(finite.all().view(1))[0])
+        if not good:
+            indices, values = indices[~finite], values[~finite]
         signs = BitPack().pack((values < 0).to(torch.uint8), 1)
         places = pack_gaps(indices, layout.numel)
         body[:4].view(torch.int32).fill_(indices.numel())
@@ -78,12 +82,11 @@ class Strom(Biased):
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add tau or -tau at the places."""
-        count = read_count(body, layout.numel)
+        count, tau = read_head(body, layout.numel)
         stop = 8 + packed_bytes(count, 1)
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {count} signs take {stop} bytes; {body.numel()} arrived")
-        tau = body[4:8].view(torch.float32)
-        if not bool(tau.isfinite().all()):
+        if not math.isfinite(tau):
             out.fill_(math.nan)
             return
         signs = BitPack().unpack(body[8:stop], count, 1)

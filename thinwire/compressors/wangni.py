@@ -32,9 +32,10 @@ import torch
 
 from thinwire import kernels
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
-from thinwire.compressors.sparse import check_count, most_gaps, read_count
+from thinwire.compressors.sparse import check_count, most_gaps, read_head
 from thinwire.core.bitpack import BitPack
 from thinwire.core.compressor import Compressor
+from thinwire.core.desk import fetched
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import selection
 from thinwire.kernels.spec import packed_bytes
@@ -81,8 +82,8 @@ class Wangni(Compressor):
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Write the count, 1/lambda, the fields, the whole values and the places."""
         wide, n = x.float(), x.numel()
-        good = selection.finite(x)
-        step = inverse_lambda(wide, self.ratio * n) if good else math.nan
+        step = inverse_lambda(wide, self.ratio * n)
+        good = math.isfinite(step)
         magnitude = wide.abs().double()
         chance = torch.where(magnitude > 0, magnitude / step, 0.0)
         noise = kernels.select(wide).noise(key, n).to(x.device)
@@ -100,45 +101,45 @@ class Wangni(Compressor):
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Add what survived."""
-        count = read_count(body, layout.numel)
+        count, unit = read_head(body, layout.numel)
         at = 8 + packed_bytes(count, 2)
         if body.numel() < at:
             raise PayloadError(f"{self.id}: {count} fields take {at} bytes; {body.numel()} arrived")
-        step = body[4:8].view(torch.float32)
-        if not bool(step.isfinite().all()):
+        if not math.isfinite(unit):
             out.fill_(math.nan)
             return
         fields = BitPack().unpack(body[8:at], count, 2)
         whole = fields == WHOLE
-        stop = at + 4 * int(whole.sum())
-        if body.numel() < stop or bool((fields > WHOLE).any()):
+        kept, wrong = fetched(torch.stack([whole.sum(), (fields > WHOLE).sum()]))
+        stop = at + 4 * int(kept)
+        if body.numel() < stop or wrong:
             raise PayloadError(f"{self.id}: the fields do not fit {body.numel()} bytes")
+        step = body[4:8].view(torch.float32)
         values = torch.where(fields == 1, -step, step)
-        values[whole] = body[at:stop].clone().view(torch.float32)
+        values.masked_scatter_(whole, body[at:stop].clone().view(torch.float32))
         selection.add_at(out, unpack_gaps(body[stop:], count, layout.numel), values, weight)
 
 
 def inverse_lambda(x: Tensor, s: float) -> float:
     """1/lambda such that the probabilities min(lambda |x_i|, 1) sum to `s`; a float32, 0 where all are 1 or x is 0.
 
+    NaN where an element is not finite. A GPU is waited for once per round.
+
     >>> inverse_lambda(torch.tensor([8.0, 1.0, 1.0]), s=2.0)  # 8 is certain to go, the others share the rest
     2.0
     """
     largest = float(x.abs().max()) if x.numel() else 0.0
-    if not largest:
-        return 0.0
+    if not largest or not math.isfinite(largest):
+        return math.nan if largest else 0.0
     unit = 2.0 ** (62 - x.numel().bit_length())
     w = (x.abs().double() / largest * unit).round().long()  # sums of whole numbers do not depend on their order
-    free, rate = torch.ones_like(w, dtype=torch.bool), 0.0
+    free, rate, before = torch.ones_like(w, dtype=torch.bool), 0.0, -1
     while True:
-        total = int(w[free].sum())
-        left = s - (w.numel() - int(free.sum()))
-        if not total or left / total <= rate:
+        count, total = (int(k) for k in fetched(torch.stack([free.sum(), torch.where(free, w, 0).sum()])))
+        left = s - (w.numel() - count)
+        if count == before or not total or left / total <= rate:
             break
-        rate = left / total
-        still = free & (w.double() * rate < 1)
-        if torch.equal(still, free):
-            break
-        free = still
+        rate, before = left / total, count
+        free &= w.double() * rate < 1
     step = min(largest / (rate * unit), TOP) if rate else 0.0
     return float(torch.tensor(step, dtype=torch.float32))

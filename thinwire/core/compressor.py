@@ -80,8 +80,7 @@ class Compressor(Config, ABC):
         sent = torch.zeros_like(wide)
         if layout.numel:
             self.add(body[: None if used is None else int(used)], layout, key, sent, 1.0)
-        now = e * beta + (wide - sent)
-        e.copy_(torch.where(now.isnan(), e, now))
+        keep_error(e, beta, wide, sent)
         return used
 
     @final
@@ -152,16 +151,11 @@ class Compressor(Config, ABC):
             self.decode_add(payload, layout, out, weight, key=key, fresh=place == 0)
 
     @final
-    def check(self, payload: Payload, layout: Layout, out: Tensor, key: Key | None) -> Key:
-        """Every check before a payload is decoded into `out`; returns the sender's key."""
+    def check(self, payload: Payload, layout: Layout, out: Tensor | None, key: Key | None) -> Key:
+        """Every check before a payload is decoded, into `out` if into memory; returns the sender's key."""
         header = _payload(payload).open(scheme(self, layout), key=key, at_once=not self.decodes_any)
-        if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
-            raise ValueError(
-                f"decode_add adds into a contiguous float32 tensor of {layout.numel} elements; "
-                f"got {out.dtype} of shape {tuple(out.shape)}"
-            )
-        if out.device != payload.data.device:
-            raise ValueError(f"the payload is on {payload.data.device} but the tensor to add into is on {out.device}")
+        if out is not None:
+            _check_out(payload, layout, out)
         expected, got = self.nbytes(layout), payload.nbytes - HEADER.size
         if got > expected or (self.fixed_size and got != expected):
             raise PayloadError(f"{self.id} of {layout.numel} elements has {expected} body bytes; {got} arrived")
@@ -271,6 +265,12 @@ def begin_with_feedback(
     return Started(payload, used, scheme(compressor, layout), key, checksum)
 
 
+def keep_error(e: Tensor, beta: float, x: Tensor, sent: Tensor) -> None:
+    """e = beta e + (x - sent), in place, except where that is not a number."""
+    now = e * beta + (x - sent)
+    e.copy_(torch.where(now.isnan(), e, now))
+
+
 def scheme(compressor: Compressor, layout: Layout) -> int:
     """A 32-bit digest of the compressor, its settings and the shapes that it is used on, carried in the header."""
     return (compressor.digest + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
@@ -305,3 +305,13 @@ def _residual(e: Tensor, x: Tensor) -> Tensor:
             f"got {e.dtype} of shape {tuple(e.shape)} on {e.device}"
         )
     return e.detach().view(-1)
+
+
+def _check_out(payload: Payload, layout: Layout, out: Tensor) -> None:
+    if out.dtype != torch.float32 or not out.is_contiguous() or out.numel() != layout.numel:
+        raise ValueError(
+            f"decode_add adds into a contiguous float32 tensor of {layout.numel} elements; "
+            f"got {out.dtype} of shape {tuple(out.shape)}"
+        )
+    if out.device != payload.data.device:
+        raise ValueError(f"the payload is on {payload.data.device} but the tensor to add into is on {out.device}")

@@ -91,20 +91,25 @@ def away() -> Iterator[None]:
 
 
 def fetched(numbers: torch.Tensor) -> list[float]:
-    """Numbers from a GPU: this thread leaves the desk, and sleeps until the current stream has made and copied them.
+    """`brought`, as a list.
 
     >>> fetched(torch.tensor([3, 4]))
     [3, 4]
     """
-    if numbers.is_cuda:
-        here = numbers.to("cpu", non_blocking=True)  # torch takes pinned memory for it
-        there = torch.cuda.Event(blocking=True)
-        there.record(torch.cuda.current_stream(numbers.device))
-        with away():
-            there.synchronize()
-        numbers = here
-    found: list[float] = numbers.tolist()
+    found: list[float] = brought(numbers).tolist()
     return found
+
+
+def brought(t: torch.Tensor) -> torch.Tensor:
+    """What is on a GPU: this thread leaves the desk, and sleeps until the current stream has made and copied it."""
+    if not t.is_cuda:
+        return t
+    here = t.to("cpu", non_blocking=True)  # torch takes pinned memory for it
+    there = torch.cuda.Event(blocking=True)
+    there.record(torch.cuda.current_stream(t.device))
+    with away():
+        there.synchronize()
+    return here
 
 
 def _sit() -> None:

@@ -68,7 +68,10 @@ class Memory(Config, ABC):
     @property
     @final
     def predicts(self) -> bool:
-        """Whether the receiver has a half too: a prediction, which needs the mean over all senders."""
+        """Whether the receiver has a half too: a prediction, which needs the mean over all senders.
+
+        Without one, `receive` returns what it gets.
+        """
         return bool(self.receiver_slots())
 
     @property

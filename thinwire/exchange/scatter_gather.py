@@ -25,6 +25,7 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, part
 from thinwire.core.memory import NoMemory
+from thinwire.core.relay import relay
 from thinwire.core.slots import cut
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
@@ -103,9 +104,12 @@ class ScatterGather(Exchange):
         arrived = await ctx.comm.all_to_all(sent, sizes=sizes, exact=up.predictable)
 
         owned = parts[ctx.comm.rank]
-        mean = REDUCE[self.reduce](up.receive(arrived, part(state, "up.recv."), owned))
         back = [cut.context(ctx, hop=1) for cut in cuts]
-        payload = down.send(mean, part(state, "down.send."), back[ctx.comm.rank])
+        heard, sends, there = part(state, "up.recv."), part(state, "down.send."), back[ctx.comm.rank]
+        if self.reduce == "mean":
+            payload = relay(up, arrived, heard, owned, down, sends, there)
+        else:
+            payload = down.send(REDUCE[self.reduce](up.receive(arrived, heard, owned)), sends, there)
         known = [down.nbytes(layout) for _, _, layout in cuts] if down.sends_always else None
         everybody = await ctx.comm.all_gather(
             empty(x) if payload is None else payload.data, sizes=known, exact=down.predictable

@@ -86,7 +86,5 @@ class Sketched(Exchange):
             heavy, _ = selection.top(estimate, min(n, math.ceil(self.fetch * k)))
         exact = await ctx.comm.all_reduce(p[heavy])
         with ctx.clock.span("decode"):
-            if n and not bool(total.isfinite().all()):
-                exact = torch.full_like(exact, torch.nan)
-            best, values = selection.top(exact, k)
+            best, values = selection.top(selection.spoilt(total, exact), k)
             return settle((heavy[best], values), heavy[best], p, state["send.residual"], ranks)

@@ -39,13 +39,14 @@ def among(places: Tensor, others: Tensor) -> Tensor:
 def settle(total: Sparse, kept: Tensor, p: Tensor, residual: Tensor, ranks: int) -> Tensor:
     """The mean from the sum, with the residual set to p except at `kept`, the places that this rank gave to the sum.
 
-    If the sum is not finite the mean is NaN everywhere, and the residual stays as it was.
+    If the sum is not finite the mean is NaN everywhere, and the residual stays as it was; with a GPU, the host does
+    not wait to know.
     """
     places, values = total
-    out = torch.zeros_like(p)
-    if not bool(values.isfinite().all()):
+    out, good = torch.zeros_like(p), values.isfinite().all()
+    if good.is_cpu and not bool(good):
         return out.fill_(torch.nan)
     out[places] = values / ranks
-    residual.copy_(p)
-    residual[kept] = 0.0
-    return out
+    left = p.index_fill(0, kept, 0.0)
+    residual.copy_(left if good.is_cpu else torch.where(good, left, residual))
+    return out if good.is_cpu else torch.where(good, out, torch.nan)

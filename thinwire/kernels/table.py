@@ -61,6 +61,8 @@ TABLE: dict[str, dict[str, str]] = {
         "cpu": "thinwire.kernels.cpu.rotated_codes:decode_add",
         "gpu": "thinwire.kernels.gpu.rotated_codes:decode_add",
     },
+    "mean_encode.one_pass": {"gpu": "thinwire.kernels.gpu.mean_encode:one_pass"},
+    "mean_encode.mean_encode": {"gpu": "thinwire.kernels.gpu.mean_encode:mean_encode"},
     "minifloat.write": {"gpu": "thinwire.kernels.gpu.minifloat:write"},
     "minifloat.add": {"gpu": "thinwire.kernels.gpu.minifloat:add"},
     "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode_frame"},

@@ -6,6 +6,8 @@ A copy of n floats moves 8n bytes. `bytes` is what a kernel must move, P the byt
     encode_ef   12n + P    (x, and the residual in and out)
     decode_add   8n + P
     mean8        4n + 8P   (eight payloads, each in memory of its own)
+    mean_encode  9P        (their mean encoded again in one pass, where the tier has one)
+    mean_then_encode  8n + 9P   (the same with a mean that is written and read)
     hadamard     8n        (in place)
     dct          8n
 
@@ -194,6 +196,25 @@ def _cases(text: str, x: Tensor) -> Iterator[_Case]:
     yield _Case("decode_add", lambda: c.add(body, layout, key, out, 0.25), 8.0 * n + size, copy)
     weight = 1.0 / PAYLOADS
     yield _Case("mean8", lambda: c.put_all(bodies, layout, out, weight), 4.0 * n + PAYLOADS * size, copy)
+    if isinstance(c, KernelCompressor):
+        yield from _relayed(c, bodies, other, layout, out)
+
+
+def _relayed(c: KernelCompressor, bodies: list[Tensor], body: Tensor, layout: Layout, out: Tensor) -> Iterator[_Case]:
+    """The mean encoded again: as the kernels do it, and with a mean that is written and read."""
+    n, key, weight, moved = layout.numel, Key(seed=1), 1.0 / len(bodies), float((len(bodies) + 1) * body.numel())
+    if not c.joins(c, layout, out):
+        return
+
+    def two_passes() -> None:
+        c.put_all(bodies, layout, out, weight)
+        c.write_fused(out, layout, key, body, checksum=True)
+
+    def one_pass() -> None:
+        c.write_mean(bodies, weight, c, layout, key, body, checksum=True)
+
+    yield _Case("mean_encode", one_pass, moved, 8.0 * n)
+    yield _Case("mean_then_encode", two_passes, moved + 8.0 * n, 8.0 * n)
 
 
 def _measure(text: str, x: Tensor, target: Tensor, repeats: int, clock: Clock) -> Iterator[Row]:

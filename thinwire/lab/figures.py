@@ -24,6 +24,7 @@ BENCH = "thinwire bench kernels --repeats 41"
 BENCH_GPU = "thinwire bench kernels --device cuda"
 NO_GPU = f"No rows yet: `{BENCH_GPU} --save benchmarks/data/kernels-cuda.csv` records them."
 ALONE_GPU = {"ms_p50": ".3f", "gbps": ".0f", "ratio": ".2f"}
+PASSES_GPU = ("encode", "encode_ef", "decode_add", "mean8", "mean_encode")
 HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
 HOSTS_GPU = (
     "thinwire bench step --hosts 4 --device cuda --repeats 1 --budget 3{}` with `--rate 1gbit` and `--rate 10gbit"
@@ -230,12 +231,13 @@ def kernels_gpu(data: Path) -> str:
     rows = _gpu_rows(data)
     if not rows:
         return NO_GPU
-    names = ("encode", "encode_ef", "decode_add", "mean8")
+    there = {r["kernel"] for r in rows}
+    names = [name for name in PASSES_GPU if name in there]
     groups: dict[str, dict[str, str]] = {}
     for r in rows:
         if r["kernel"] in names:
             groups.setdefault(r["method"], {})[r["kernel"]] = f"{float(r['ratio']):.2f}"
-    body = [[f"`{method}`", *(cells[name] for name in names)] for method, cells in groups.items()]
+    body = [[f"`{method}`", *(cells.get(name, "") for name in names)] for method, cells in groups.items()]
     return table(["method", *names], body) + where(rows[0], BENCH_GPU, cores=False)
 
 
@@ -255,7 +257,7 @@ def alone_gpu(data: Path) -> str:
 def gpu_line(data: Path) -> str:
     """One sentence: where the passes of the quantisers lie."""
     rows = _gpu_rows(data)
-    some = sorted(float(r["ratio"]) for r in rows if r["method"] == "qsgd:bits=4")
+    some = sorted(float(r["ratio"]) for r in rows if r["method"] == "qsgd:bits=4" and r["kernel"] in PASSES_GPU)
     if not some:
         return (
             "On GPUs the kernels are Triton's, with the same bits; `thinwire bench kernels --device cuda` times them."

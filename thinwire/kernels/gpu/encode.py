@@ -48,6 +48,21 @@ def natural(code, p, raw, codes, first, tile, lane, lanes, live, here, n, base, 
 
 
 @triton.jit
+def scaled_here(p, scales, tile, lane, live, clip, NORM: tl.constexpr, SIZE: tl.constexpr, NB: tl.constexpr):
+    """The scales of blocks of SIZE = 1 to 512 elements, stored, and those of each of the eight rows."""
+    rows_a, rows_b = fused_scales(p, scales, tile, live, clip, NORM, SIZE, NB)
+    if (NORM == L2) | (NORM == MEAN) | (NORM == CLIPPED):
+        # Sums by halving end in a layout of their own; read back, scales lie as the elements do.
+        tl.debug_barrier()
+        rows_a, rows_b = (), ()
+        for r in tl.static_range(8):
+            a, b = inside(scales, tile, lane, live, r, SIZE, 1)
+            rows_a = rows_a + (a,)
+            rows_b = rows_b + (b,)
+    return rows_a, rows_b
+
+
+@triton.jit
 def rounded(
     raw, e, p, a, b, residual, scales, codes, starts, begin, end, n, tile, lane, width, live, here, base, size, first,
     key, beta, lo_end, hi_end,
@@ -123,15 +138,7 @@ def encode(
         rows_a, rows_b = p, p
         if NORM != NONE:
             if MODE == FUSED:
-                rows_a, rows_b = fused_scales(p, scales, tile, live, clip, NORM, SIZE, NB)
-                if (NORM == L2) | (NORM == MEAN) | (NORM == CLIPPED):
-                    # Sums by halving end in a layout of their own; read back, scales lie as the elements do.
-                    tl.debug_barrier()
-                    rows_a, rows_b = (), ()
-                    for r in tl.static_range(8):
-                        a, b = inside(scales, tile, lane, live, r, SIZE, TWO)
-                        rows_a = rows_a + (a,)
-                        rows_b = rows_b + (b,)
+                rows_a, rows_b = scaled_here(p, scales, tile, lane, live, clip, NORM, SIZE, NB)
             elif MODE == TILE:
                 a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
                 rows_a, rows_b = eight(a), eight(b)

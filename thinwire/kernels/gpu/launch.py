@@ -16,12 +16,18 @@ from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 SOME = 1  # segments per program
 NB, WARPS = 8, 4  # tiles per program
+NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded
 FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
 
 
 def on(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it that of the tensor."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def shape(quant: Quant) -> tuple[int, int]:
+    """Tiles per program and warps of a pass that encodes."""
+    return NARROW if quant.width <= 2 else (NB, WARPS)
 
 
 def as_words(codes: Tensor) -> Tensor:

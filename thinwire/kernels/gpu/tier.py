@@ -11,12 +11,12 @@ from torch import Tensor
 
 from thinwire.kernels.base import Kernels
 from thinwire.kernels.gpu import checks, decode, encode, launch, passes, plan, sums
+from thinwire.kernels.gpu.butterfly import signed
 from thinwire.kernels.key import Key
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER, TILE, Blocks, Quant
 
 FEW = 1 << 16  # bytes that one program sums
 BYTES = 1024  # summed per program where they do not start at a word; more would take ptxas seconds
-NARROW = 4, 2  # tiles per program and warps, for fields of one or two bits
 
 
 @final
@@ -43,9 +43,9 @@ class GpuKernels(Kernels):
     ) -> Tensor | None:
         if not blocks.n:
             return None
-        many, warps = NARROW if quant.width <= 2 else (launch.NB, launch.WARPS)
+        many, warps = launch.shape(quant)
         partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, many)), dtype=torch.int64)
-        done, words = 0, _signed(key.words())
+        done, words = 0, signed(key.words())
         with launch.on(x):
             for part, how in launch.scaled(x, residual, alpha, quant, blocks, scales, many, given=given):
                 table = plan.table(blocks, x.device) if how == plan.RAGGED else None
@@ -123,7 +123,7 @@ class GpuKernels(Kernels):
         out = torch.empty(n, dtype=torch.int64, device=_device())
         with launch.on(out):
             for part in plan.parts(n, launch.NB):
-                where = (n, part.tiles, part.tile0, part.lanes, *_signed(key.words()))
+                where = (n, part.tiles, part.tile0, part.lanes, *signed(key.words()))
                 passes.draw[(part.grid,)](out, *where, FULL=part.full, NB=part.per_program)
         return out
 
@@ -247,8 +247,3 @@ class GpuKernels(Kernels):
 
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def _signed(words: Sequence[int]) -> list[int]:
-    """Words as int32, so that a launch always has the same types."""
-    return [word - (1 << 32) if word >> 31 else word for word in words]
