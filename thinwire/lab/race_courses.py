@@ -2,9 +2,11 @@
 
 At 100 Mbit/s on 4 hosts a float32 step takes 0.5 s for a million parameters, and a target is what float32 SGD reaches
 in 40 to 100 of them. Hosts of a lab share the cores of one machine, so batches are small: when a host reads 512
-characters per step, all four compute for about 0.2 s on two cores and send for 0.95 s. The target of text lies where
-the accuracy still rises steeply; above it, it hardly changes for a hundred steps, and seeds differ. Weights are in several matrices, as
-in most nets, so that one can travel while another is computed.
+characters per step, all four compute for about 0.2 s on two cores and send for 0.95 s. Weights are in several
+matrices, as in most nets, so that one can travel while another is computed.
+
+The target of text lies where the accuracy still rises steeply; above it, it hardly changes for a hundred steps, and
+seeds differ.
 """
 
 from __future__ import annotations
