@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import faulthandler
+import gc
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -9,22 +12,59 @@ from hypothesis import settings
 # torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-
-if not torch.cuda.is_available():  # the kernels for GPUs are interpreted; set before Triton is imported
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
-from thinwire.lab import launch
-from thinwire.lab.net.tools import call, check
-
-launch.PRELOAD.append("tests.inherited")
 settings.register_profile("thinwire", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("thinwire")
+STDERR = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="rewrite the committed wire bytes")
     parser.addoption("--long", action="store_true", help="repeat what is rare as often as it takes to see it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # while a test runs, what it writes to 2 is captured
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
+
+
+def pytest_collection() -> None:
+    """Import torch where tests run: not in the process that hands them out to workers, where xdist answers first."""
+    import torch  # noqa: PLC0415
+
+    if not torch.cuda.is_available():  # the kernels for GPUs are interpreted; set before Triton is imported
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+    from thinwire.lab import launch  # noqa: PLC0415
+
+    launch.PRELOAD.append("tests.inherited")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")
+def collect_without_garbage() -> Generator[None, object, object]:
+    """What imports make stays, so it is not searched for garbage: not on the way, and not in any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool:
+    """End the process and show where it hangs, as the method `thread` does, but without a thread per test."""
+    seconds: float = settings.timeout  # type: ignore[attr-defined]  # pytest-timeout's
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[STDERR])
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
+    faulthandler.cancel_dump_traceback_later()
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,6 +88,8 @@ def long(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def root() -> None:
     """Skip where this machine cannot have namespaces at all, and say why."""
+    from thinwire.lab.net.tools import call, check  # noqa: PLC0415  (it imports torch)
+
     probe = f"thinwire-probe-{os.getpid()}"
     try:
         check()

@@ -2,13 +2,14 @@
 
 They are in two groups: files that compute, and files that mostly wait, for a rank that is missed or for a slow link.
 A file whose tests read their facts from the same runs, or look at pages in the same browser, stays together, so that
-none is made twice. All other tests go to whoever is free. The marks of `--dist loadgroup` would say the same, but
-xdist 3.8 loses them with pytest 9.2.
+none is made twice. All other tests go to whoever is free, a few of a file at a time: handing out one costs more than
+most of them take. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with pytest 9.2.
 """
 
 from __future__ import annotations
 
-from typing import final
+from collections import Counter
+from typing import Any, final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -37,15 +38,37 @@ SHARING = (
 )
 
 
+FEW = 12
+
+
 @final
 class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """A group is one scope, and so is a file whose tests share; every other test is one by itself."""
+    """A group is one scope, and so is a file whose tests share; of every other file, a few tests are."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: Counter[str] = Counter()  # tests of a file
+        self.scopes: dict[str, str] = {}
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget a scope that is done: xdist counts what is left of all scopes of a worker whenever a test ends."""
+        super().mark_test_complete(node, item_index, duration)
+        work = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(work[scope].values()):
+            del work[scope]
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.split("::", maxsplit=1)[0]
+        if nodeid not in self.scopes:
+            path = nodeid.split("::", maxsplit=1)[0]
+            self.scopes[nodeid] = self._scope(path)
+            self.seen[path] += 1
+        return self.scopes[nodeid]
+
+    def _scope(self, path: str) -> str:
         if path.startswith(SHARING):
             return path
         if not path.startswith(PROCESSES):
-            return nodeid
+            return f"{path} {self.seen[path] // FEW}"
         waits = path.rpartition("/")[2].removesuffix(".py") in WAITING
         return "waiting" if waits else "processes"
