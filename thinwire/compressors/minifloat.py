@@ -10,7 +10,8 @@ below it (a = 2^-10/448, 2^-17/57344, 1/24, 1/128), so 1 - delta = u^2 + c/(1 + 
 0.886
 
 Reference: Micikevicius et al., "FP8 formats for deep learning", 2022, arXiv 2209.05433; e2m1 is the element of the
-OCP MXFP4 format, e3m0 (0 and seven powers of two) that of Streaming DiLoCo, arXiv 2501.18512. Departs from MXFP4: the scale is any float32, not a power of two.
+OCP MXFP4 format, e3m0 (0 and seven powers of two) that of Streaming DiLoCo, arXiv 2501.18512. Departs from MXFP4: the
+scale is any float32, not a power of two.
 """
 
 from __future__ import annotations

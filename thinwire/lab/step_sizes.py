@@ -64,7 +64,8 @@ def optimizer_of(method: Method, step: Step, parameters: Iterable[Tensor]) -> Op
     """The optimizer that the method states, with that step."""
     if method.recipe.optimizer == "1-bit adam":
         return OneBitAdam(parameters, lr=step.lr, freeze=max(1, method.sync.warmup))
-    return SGD(parameters, lr=step.lr, momentum=step.momentum)
+    nesterov = method.recipe.nesterov and step.momentum > 0
+    return SGD(parameters, lr=step.lr, momentum=step.momentum, nesterov=nesterov)
 
 
 def decay(optimizer: Optimizer, step: Step, done: float) -> None:
