@@ -77,7 +77,11 @@ def optimizer_of(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
     return OPTIMIZERS.get(name, sgd)(parameters)
 
 
-def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float]]:
+def joined(anchor: dict[str, Tensor]) -> Tensor:
+    return torch.cat([anchor[key].flatten() for key, _ in net().named_parameters()])
+
+
+def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float, Tensor]]:
     found = {}
     for name in names:
         model = net()
@@ -88,26 +92,32 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float]
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
         wire.detach()  # ADMM ends its round here
-        found[name] = (flat(model), wire.stats()["bytes_sent"])
+        anchor = joined(wire.anchor()) if METHODS[name].sync.of.outer_loop else torch.empty(0)
+        found[name] = (flat(model), wire.stats()["bytes_sent"], anchor)
     return found
 
 
-def simulated(name: str, steps: int) -> list[tuple[Tensor, float]]:
+def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
     optimizer = partial(optimizer_of, name)
     problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer)
     done = tw.simulate(METHODS[name], problem, 4, steps=steps, seed=7, min_size=0)
-    return [(flat(model), stats["bytes_sent"]) for model, stats in zip(done.models, done.stats, strict=True)]
+    anchors = [joined(anchor) for anchor in done.anchors] or [torch.empty(0)] * 4
+    sent = [stats["bytes_sent"] for stats in done.stats]
+    return list(zip([flat(model) for model in done.models], sent, anchors, strict=True))
 
 
 def test_models_and_bytes_are_those_of_real_processes() -> None:
-    found: list[dict[str, tuple[Tensor, float]]] = on_ranks(in_processes, 4, list(METHODS), STEPS)
+    found: list[dict[str, tuple[Tensor, float, Tensor]]] = on_ranks(in_processes, 4, list(METHODS), STEPS)
     for name in METHODS:
-        for rank, (model, sent) in enumerate(simulated(name, STEPS)):
-            there, bytes_there = found[rank][name]
+        for rank, (model, sent, anchor) in enumerate(simulated(name, STEPS)):
+            there, bytes_there, anchor_there = found[rank][name]
             if name in SUMMED:
                 torch.testing.assert_close(model, there, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(anchor, anchor_there, rtol=1e-5, atol=1e-6)
             else:
                 assert torch.equal(model, there), (name, rank)
+                assert torch.equal(anchor, anchor_there), (name, rank)
+            assert torch.equal(anchor_there, found[0][name][2]), name
             assert sent <= bytes_there  # real ones ask for sizes first, where they are not known
             if name in ("qsgd", "ef-signsgd", "late", "outer", "diloco", "streaming", *SUMMED):
                 assert sent == bytes_there, name

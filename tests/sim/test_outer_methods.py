@@ -150,11 +150,22 @@ def test_a_fragment_that_is_late_is_mixed_into_what_was_learnt_meanwhile() -> No
     near(trained(one, 13)[0], expected)
 
 
+def falling(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """AdamW whose learning rate falls from step to step."""
+    optimizer = AdamW(parameters, lr=LR)
+
+    def fall(*_: object) -> None:
+        optimizer.param_groups[0]["lr"] *= 0.9
+
+    optimizer.register_step_post_hook(fall)
+    return optimizer
+
+
 def test_sparse_loco_sends_the_largest_of_what_is_owed() -> None:
-    """e = beta e + d, q = C(e), e = e - q: with AdamW inside, whose moments are nobody else's."""
+    """e = beta e + d, q = C(e), e = e - q: with AdamW inside, whose moments are nobody else's and whose lr falls."""
     c, beta = SparseLoco(block=D, k=2), 0.95
     models = [nn.Parameter(torch.zeros(D)) for _ in range(N)]
-    inner = [AdamW([p], lr=LR) for p in models]
+    inner = [falling([p]) for p in models]
     anchor, e, path = torch.zeros(D), torch.zeros(N, D), []
     for step in range(13):
         path.append(torch.stack([p.detach() for p in models]))
@@ -170,7 +181,7 @@ def test_sparse_loco_sends_the_largest_of_what_is_owed() -> None:
             for p in models:
                 p.data.copy_(anchor)
     method = methods.sparse_loco(every=4, k=2, block=D, beta=beta)
-    seen, done = trained(method, 13, lambda parameters: AdamW(parameters, lr=LR))
+    seen, done = trained(method, 13, falling)
     near(seen, torch.stack(path))
     assert done.stats[0]["outer_rounds"] == 3
     assert done.stats[0]["bytes_sent"] < 3 * 2 * 80  # to two others, in three rounds
@@ -279,7 +290,7 @@ def test_springs_keep_the_sum_of_ranks_and_centre(beta: float) -> None:
     expected = by_hand(13, 3, merged)
     near(seen, expected[:12])
     near(done.anchors[0]["x"], c)
-    points = torch.stack([model.x.detach() for model in done.models])  # type: ignore[union-attr, misc]
+    points = torch.stack([next(model.parameters()).detach() for model in done.models])
     near(points, expected[12])
     if not beta:
         near(points, alone(13)[12])

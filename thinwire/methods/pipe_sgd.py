@@ -5,9 +5,9 @@ takes the longer of computing and sending, where they took their sum.
 
     x_t+1 = x_t - lr (1/n) sum_i g_i(x_t-K+1),    K = `width`
 
-In the first K - 1 steps after the warm-up the optimizer sees zeros: plain SGD does not move, and momentum or weight decay do as they do
-with a gradient of zero. The first `warmup` steps are synchronous and not compressed, as the paper wants them; with
-width=1 all are.
+In the first K - 1 steps after the warm-up the optimizer sees zeros: plain SGD does not move, and momentum or weight
+decay do as they do with a gradient of zero. The first `warmup` steps are synchronous and not compressed, as the paper
+wants them; with width=1 all are.
 
 Reference: Li, Yu, Li, Avestimehr, Kim, Schwing, "Pipe-SGD: a decentralized pipelined SGD framework for distributed
 deep net training", NeurIPS 2018, arXiv 1811.03619, algorithm 1.
