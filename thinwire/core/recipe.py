@@ -19,7 +19,7 @@ from typing import Literal, final
 
 from thinwire.core.config import check_choice
 
-NAMES = {"sgd": "SGD", "1-bit adam": "OneBitAdam"}
+NAMES = {"sgd": "SGD", "1-bit adam": "OneBitAdam", "muon": "Muon and AdamW"}
 
 
 @final
@@ -30,7 +30,7 @@ class Recipe:
     `note` is for users: it says what the method is for, where that is easily mistaken.
     """
 
-    optimizer: Literal["sgd", "1-bit adam"] = "sgd"
+    optimizer: Literal["sgd", "1-bit adam", "muon"] = "sgd"
     momentum: float = 0.9
     lr: float | None = None
     scale: float = 1.0

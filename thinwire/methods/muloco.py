@@ -12,7 +12,8 @@ both optimizers as one:
 
     matrices = [p for p in model.body.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
-    optimizer = tw.optim.Joined(torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(rest, lr=4e-4))
+    muon = torch.optim.Muon(matrices, lr=1e-3, adjust_lr_fn="match_rms_adamw")      steps as long as AdamW's
+    optimizer = tw.optim.Joined(muon, torch.optim.AdamW(rest, lr=1e-3))
     wire = tw.attach(model, optimizer, tw.methods.muloco())
 
 Reference: Therien, Huang, Defazio, Rish, Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo", 2025,
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
+from thinwire.core.recipe import Recipe
 from thinwire.core.schedule import Sync
 from thinwire.exchange.named import Named
 from thinwire.methods._parts import among_all
@@ -33,7 +35,7 @@ from thinwire.sync.delta import Delta
 from thinwire.sync.outer_steps import Sgd
 
 
-@method("muloco")
+@method("muloco", Recipe("muon", momentum=0.95, lr=1e-3))
 def muloco(
     every: int = 30,
     outer_lr: float = 0.7,
