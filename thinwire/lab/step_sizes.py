@@ -77,7 +77,7 @@ def _one_bit_adam(method: Method, step: Step, parameters: list[Tensor]) -> Optim
 
 
 def _muon(method: Method, step: Step, parameters: list[Tensor]) -> Optimizer:
-    """Muon for matrices and AdamW for the rest; Muon's steps are scaled to the length of AdamW's: one lr fits both."""
+    """Muon for matrices and AdamW for the rest; Muon's steps are made as long as AdamW's: one lr fits both."""
     muon = partial(torch.optim.Muon, lr=step.lr, momentum=step.momentum, adjust_lr_fn="match_rms_adamw")
     adamw = partial(AdamW, lr=step.lr)
     matrices, rest = ([p for p in parameters if (p.ndim == 2) == flat] for flat in (True, False))

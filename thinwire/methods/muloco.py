@@ -7,8 +7,8 @@ momentum on every rank.
     d = (1/n) sum_i C(anchor - x_i),    v = outer_momentum v + d
     anchor = anchor - outer_lr (d + outer_momentum v)
 
-torch.optim.Muon takes matrices alone. Embeddings, the output layer, gains and biases go to AdamW, and `attach` gets
-both optimizers as one:
+torch.optim.Muon (torch 2.9 or later) takes matrices alone. Embeddings, the output layer, gains and biases go to
+AdamW, and `attach` gets both optimizers as one:
 
     matrices = [p for p in model.body.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
