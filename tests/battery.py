@@ -99,6 +99,7 @@ INSTANCES: list[Compressor] = [
     MiniFloat("e4m3"),
     MiniFloat("e5m2", block=64),
     MiniFloat("e2m1", block=32),
+    MiniFloat("e3m0", block=32),
     Coded(Qsgd(levels=4, norm="l2"), BitPack()),
     Coded(Qsgd(levels=4, norm="l2"), Rans()),
     Coded(Qsgd(bits=8, symmetric=False), Rans()),

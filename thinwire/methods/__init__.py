@@ -9,6 +9,7 @@ from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
 from thinwire.methods.choco_sgd import choco_sgd
+from thinwire.methods.cocod_sgd import cocod_sgd
 from thinwire.methods.consensus_admm import consensus_admm
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
@@ -19,8 +20,11 @@ from thinwire.methods.deepsqueeze import deepsqueeze
 from thinwire.methods.demo import demo
 from thinwire.methods.dgc import dgc
 from thinwire.methods.diana import diana
+from thinwire.methods.diloco import diloco
 from thinwire.methods.double_squeeze import double_squeeze
 from thinwire.methods.drive import drive
+from thinwire.methods.eamsgd import eamsgd
+from thinwire.methods.easgd import easgd
 from thinwire.methods.ecd_psgd import ecd_psgd
 from thinwire.methods.ecq_sgd import ecq_sgd
 from thinwire.methods.eden import eden
@@ -37,10 +41,13 @@ from thinwire.methods.local_sgd import local_sgd
 from thinwire.methods.majority_vote import majority_vote
 from thinwire.methods.marina import marina
 from thinwire.methods.moniqua import moniqua
+from thinwire.methods.muloco import muloco
 from thinwire.methods.natural import natural
 from thinwire.methods.oktopk import oktopk
 from thinwire.methods.one_bit_adam import one_bit_adam
 from thinwire.methods.one_bit_sgd import one_bit_sgd
+from thinwire.methods.overlap_local_sgd import overlap_local_sgd
+from thinwire.methods.pipe_sgd import pipe_sgd
 from thinwire.methods.powersgd import powersgd
 from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
@@ -57,9 +64,11 @@ from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
 from thinwire.methods.softsync import softsync
 from thinwire.methods.sparse_loco import sparse_loco
+from thinwire.methods.sparse_loco_step import sparse_loco_step
 from thinwire.methods.spy import spy
 from thinwire.methods.srq import srq
 from thinwire.methods.ssp import ssp
+from thinwire.methods.streaming_diloco import streaming_diloco
 from thinwire.methods.strom import strom
 from thinwire.methods.suresh_vlc import suresh_vlc
 from thinwire.methods.terngrad import terngrad
@@ -76,6 +85,7 @@ __all__ = [
     "backup_workers",
     "bf16",
     "choco_sgd",
+    "cocod_sgd",
     "consensus_admm",
     "d_admm",
     "d_psgd",
@@ -86,8 +96,11 @@ __all__ = [
     "demo",
     "dgc",
     "diana",
+    "diloco",
     "double_squeeze",
     "drive",
+    "eamsgd",
+    "easgd",
     "ecd_psgd",
     "ecq_sgd",
     "eden",
@@ -104,10 +117,13 @@ __all__ = [
     "majority_vote",
     "marina",
     "moniqua",
+    "muloco",
     "natural",
     "oktopk",
     "one_bit_adam",
     "one_bit_sgd",
+    "overlap_local_sgd",
+    "pipe_sgd",
     "powersgd",
     "qsgd",
     "qsgd_elias",
@@ -124,9 +140,11 @@ __all__ = [
     "slaq",
     "softsync",
     "sparse_loco",
+    "sparse_loco_step",
     "spy",
     "srq",
     "ssp",
+    "streaming_diloco",
     "strom",
     "suresh_vlc",
     "terngrad",

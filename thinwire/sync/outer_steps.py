@@ -17,7 +17,7 @@ from thinwire.sync.outer import OuterStep
 class Sgd(OuterStep):
     """v = momentum v + d; anchor = anchor - lr (d + momentum v), or lr v where it is not `nesterov`.
 
-    With lr=1 and momentum=0 the anchor becomes the mean of the models.
+    With lr=1 and momentum=0 the anchor becomes the mean of the models; with lr=0 it stays.
     """
 
     name: ClassVar[str] = "sgd"
@@ -26,8 +26,8 @@ class Sgd(OuterStep):
     nesterov: bool = True
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or not 0 <= self.momentum < 1:
-            raise ValueError(f"Sgd(lr={self.lr}, momentum={self.momentum}): write lr > 0 and 0 <= momentum < 1")
+        if self.lr < 0 or not 0 <= self.momentum < 1:
+            raise ValueError(f"Sgd(lr={self.lr}, momentum={self.momentum}): write lr >= 0 and 0 <= momentum < 1")
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Torch's own."""
