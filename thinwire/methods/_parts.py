@@ -12,7 +12,10 @@ from thinwire.core.memory import NoMemory
 from thinwire.exchange.server import Server
 from thinwire.memory import ErrorFeedback
 from thinwire.server.rule import Rule
+from thinwire.sync.outer_steps import Sgd
 
+MEAN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
+"""The outer step after which the anchor is the mean of the models."""
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
 
