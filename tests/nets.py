@@ -21,7 +21,7 @@ from thinwire.sync import Param, Sync
 WIDTH = 24
 SERVED = [name for name in METHODS if METHODS[name]().exchange.served]
 """Methods with a server that keeps the model."""
-SYNCHRONOUS = [name for name in METHODS if name not in SERVED and METHODS[name]().sync.of != Param()]
+SYNCHRONOUS = [name for name in METHODS if name not in SERVED and not METHODS[name]().sync.of.models]
 """Methods after which all replicas are equal; the others exchange models, or have a server."""
 MODELS = [
     name
