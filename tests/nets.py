@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from thinwire import Comm, Layout
 from thinwire.core.method import METHODS
-from thinwire.exchange import Gossip
+from thinwire.exchange import AllReduce, Gossip
 from thinwire.lab.member import Member
 from thinwire.sync import Param, Sync
 
@@ -30,8 +30,7 @@ MODELS = [
 ]
 """Methods that exchange models in step."""
 SUMMED_BY_THE_BACKEND = {
-    "sgd": 1e-6,
-    "local-sgd": 1e-6,
+    **{name: 1e-6 for name in METHODS if METHODS[name]().exchange == AllReduce()},
     "marina": 1e-5,
     "fp16": 0.05,
     "bf16": 0.05,
