@@ -40,7 +40,8 @@ BRIEF = {
     "eamsgd": "eamsgd:every=2",
 }
 """Methods with an outer loop, with rounds of two steps."""
-SUMMED_BY_THE_BACKEND = {name: 1e-6 for name in METHODS if METHODS[name]().exchange == AllReduce()} | {
+SUMMED_BY_THE_BACKEND = {
+    **{name: 1e-6 for name in METHODS if METHODS[name]().exchange == AllReduce()},
     "marina": 1e-5,
     "fp16": 0.05,
     "bf16": 0.05,

@@ -2,12 +2,15 @@
 
 from thinwire.methods.ad_admm import ad_admm
 from thinwire.methods.ad_psgd import ad_psgd
+from thinwire.methods.ada_lupa import ada_lupa
+from thinwire.methods.adacomm import adacomm
 from thinwire.methods.asgd import asgd
 from thinwire.methods.asylpg import asylpg
 from thinwire.methods.async_admm import async_admm
 from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
+from thinwire.methods.bmuf import bmuf
 from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.cocod_sgd import cocod_sgd
 from thinwire.methods.consensus_admm import consensus_admm
@@ -46,11 +49,17 @@ from thinwire.methods.natural import natural
 from thinwire.methods.oktopk import oktopk
 from thinwire.methods.one_bit_adam import one_bit_adam
 from thinwire.methods.one_bit_sgd import one_bit_sgd
+from thinwire.methods.one_shot import one_shot
 from thinwire.methods.overlap_local_sgd import overlap_local_sgd
+from thinwire.methods.parameter_mixing import parameter_mixing
 from thinwire.methods.pipe_sgd import pipe_sgd
+from thinwire.methods.post_local_sgd import post_local_sgd
 from thinwire.methods.powersgd import powersgd
+from thinwire.methods.pqasgd import pqasgd
+from thinwire.methods.pr_sgd import pr_sgd
 from thinwire.methods.qsgd import qsgd
 from thinwire.methods.qsgd_elias import qsgd_elias
+from thinwire.methods.qsparse_local_sgd import qsparse_local_sgd
 from thinwire.methods.r2sp import r2sp
 from thinwire.methods.randomk import randomk
 from thinwire.methods.rdme import rdme
@@ -62,6 +71,7 @@ from thinwire.methods.signsgd import signsgd
 from thinwire.methods.signum import signum
 from thinwire.methods.sketched_sgd import sketched_sgd
 from thinwire.methods.slaq import slaq
+from thinwire.methods.slowmo import slowmo
 from thinwire.methods.softsync import softsync
 from thinwire.methods.sparse_loco import sparse_loco
 from thinwire.methods.sparse_loco_step import sparse_loco_step
@@ -78,12 +88,15 @@ from thinwire.methods.wangni import wangni
 __all__ = [
     "ad_admm",
     "ad_psgd",
+    "ada_lupa",
+    "adacomm",
     "asgd",
     "asylpg",
     "async_admm",
     "atomo",
     "backup_workers",
     "bf16",
+    "bmuf",
     "choco_sgd",
     "cocod_sgd",
     "consensus_admm",
@@ -122,11 +135,17 @@ __all__ = [
     "oktopk",
     "one_bit_adam",
     "one_bit_sgd",
+    "one_shot",
     "overlap_local_sgd",
+    "parameter_mixing",
     "pipe_sgd",
+    "post_local_sgd",
     "powersgd",
+    "pqasgd",
+    "pr_sgd",
     "qsgd",
     "qsgd_elias",
+    "qsparse_local_sgd",
     "r2sp",
     "randomk",
     "rdme",
@@ -138,6 +157,7 @@ __all__ = [
     "signum",
     "sketched_sgd",
     "slaq",
+    "slowmo",
     "softsync",
     "sparse_loco",
     "sparse_loco_step",

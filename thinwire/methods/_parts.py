@@ -19,6 +19,8 @@ from thinwire.sync.delta import Delta
 from thinwire.sync.merges import Elastic
 from thinwire.sync.outer_steps import Sgd
 
+MEAN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
+"""The outer step after which the anchor is the mean of the models."""
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
 

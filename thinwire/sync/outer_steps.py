@@ -73,7 +73,8 @@ class AnyOptimizer(OuterStep):
 class SlowMomentum(OuterStep):
     """u = beta u + d / gamma; anchor = anchor - alpha gamma u, with gamma the learning rate of the ranks.
 
-    u is in units of a gradient, so that a schedule of gamma rescales all of it.
+    u is in units of a gradient, so that a schedule of gamma rescales all of it. Where gamma is 0, the anchor moves by
+    alpha d, and u only fades.
     """
 
     name: ClassVar[str] = "slow-momentum"
@@ -103,5 +104,9 @@ class _SlowMo(Optimizer):
                 if p.grad is None:
                     continue
                 u = self.state[p].setdefault("u", torch.zeros_like(p))
-                u.mul_(group["beta"]).add_(p.grad, alpha=1 / gamma)
-                p.sub_(u, alpha=group["alpha"] * gamma)
+                u.mul_(group["beta"])
+                if gamma:
+                    u.add_(p.grad, alpha=1 / gamma)
+                    p.sub_(u, alpha=group["alpha"] * gamma)
+                else:
+                    p.sub_(p.grad, alpha=group["alpha"])
