@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
+from thinwire.codecs.native import local
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.sparse import PLACES, Indices, check_count, how_many, refuse
 from thinwire.core.compressor import Biased, Compressor
@@ -96,7 +97,8 @@ class QuantisedTopK(Biased):
         k, stop = self.most(layout.numel), self._values(layout)
         values = torch.zeros(k, device=body.device)
         self.compressor.add(body[:stop], Layout.flat(k), key, values, 1.0)
-        at = PLACES[self.indices].unpack(body[stop:], k, layout.numel)
+        here = body[stop:] if self.indices == "packed" else local(body[stop:])  # gaps are read on the host
+        at = PLACES[self.indices].unpack(here, k, layout.numel, body.device)
         if not at.is_cpu:  # places that cannot be are -1
             at, values = refuse(at < 0, at, values, "")
         selection.add_at(out, at, values, weight)
