@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from thinwire import Comm, Layout
 from thinwire.core.method import METHODS
-from thinwire.exchange import Gossip
+from thinwire.exchange import AllReduce, Gossip
 from thinwire.lab.member import Member
 from thinwire.sync import Param, Sync
 
 WIDTH = 24
 SERVED = [name for name in METHODS if METHODS[name]().exchange.served]
 """Methods with a server that keeps the model."""
-SYNCHRONOUS = [name for name in METHODS if name not in SERVED and METHODS[name]().sync.of != Param()]
+SYNCHRONOUS = [name for name in METHODS if name not in SERVED and not METHODS[name]().sync.of.models]
 """Methods after which all replicas are equal; the others exchange models, or have a server."""
 MODELS = [
     name
@@ -29,9 +29,19 @@ MODELS = [
     if name not in SERVED and METHODS[name]().sync == Sync(of=Param(), every=METHODS[name]().sync.every)
 ]
 """Methods that exchange models in step."""
+BRIEF = {
+    "diloco": "diloco:every=2",
+    "muloco": "muloco:every=2",
+    "streaming-diloco": "streaming-diloco:every=2,fragments=2,delay=1",
+    "sparse-loco": "sparse-loco:every=2",
+    "cocod-sgd": "cocod-sgd:every=2",
+    "overlap-local-sgd": "overlap-local-sgd:every=2",
+    "easgd": "easgd:every=2",
+    "eamsgd": "eamsgd:every=2",
+}
+"""Methods with an outer loop, with rounds of two steps."""
 SUMMED_BY_THE_BACKEND = {
-    "sgd": 1e-6,
-    "local-sgd": 1e-6,
+    **{name: 1e-6 for name in METHODS if METHODS[name]().exchange == AllReduce()},
     "marina": 1e-5,
     "fp16": 0.05,
     "bf16": 0.05,

@@ -1,4 +1,4 @@
-"""OneBitAdam: AdamW, then a frozen second moment."""
+"""OneBitAdam: AdamW, then a frozen second moment. Joined: several optimizers as one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire.optim import OneBitAdam
+from thinwire.optim import Joined, OneBitAdam
 
 
 def problem(seed: int = 0) -> tuple[torch.nn.Sequential, Tensor, Tensor]:
@@ -130,3 +130,50 @@ def test_a_weight_that_saw_no_gradient_does_not_fly_away() -> None:
 def test_a_floor_outside_its_range_is_refused() -> None:
     with pytest.raises(ValueError, match="0 <= floor <= 1"):
         OneBitAdam([torch.nn.Parameter(torch.zeros(1))], floor=2.0)
+
+
+def muon_and_adam(model: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    matrices, rest = ([p for p in model.parameters() if (p.ndim == 2) == flat] for flat in (True, False))
+    return torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(rest, lr=0.01)
+
+
+def test_joined_optimizers_step_as_each_by_itself() -> None:
+    """With a scheduler over both, a hook that is called once per step, and a state that goes to another."""
+    model, x, y = problem()
+    twin, third = copy.deepcopy(model), copy.deepcopy(model)
+    parts = muon_and_adam(twin)
+    joined, called = Joined(*muon_and_adam(model)), []
+    joined.register_step_post_hook(lambda *_: called.append(1))
+    decay = torch.optim.lr_scheduler.ExponentialLR
+    schedulers = [decay(one, 0.9) for one in (joined, *parts)]
+    for step in range(8):
+        if step == 4:
+            saved = copy.deepcopy(joined.state_dict())
+            third.load_state_dict(model.state_dict())
+        train(model, joined, x, y, 1)
+        for one in parts:
+            one.zero_grad()
+        torch.nn.functional.mse_loss(twin(x), y).backward()
+        for one in parts:
+            one.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    assert len(called) == 8
+    again = Joined(*muon_and_adam(third))
+    again.load_state_dict(saved)
+    for _ in range(4):
+        train(third, again, x, y, 1)
+        for group in again.param_groups:
+            group["lr"] *= 0.9
+    for a, b, c in zip(model.parameters(), twin.parameters(), third.parameters(), strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c)
+
+
+def test_what_cannot_be_joined_is_refused() -> None:
+    model, x, y = problem()
+    stepped = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, stepped, x, y, 1)
+    for parts, told in (((), "takes optimizers"), ((model,), "takes optimizers"), ((stepped,), "has stepped")):
+        with pytest.raises(ValueError, match=told):
+            Joined(*parts)

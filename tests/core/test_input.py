@@ -105,14 +105,14 @@ def test_a_block_larger_than_any_tensor_is_one_block() -> None:
         (lambda: ScaledSign(block=-1), "positive block size"),
         (lambda: TernGrad(clip=0.0), "positive number of standard deviations"),
         (lambda: Cast("fp32"), "write format='fp16' or 'bf16'"),  # type: ignore[arg-type]
-        (lambda: MiniFloat("e3m4"), "write format='e4m3' or 'e5m2' or 'e2m1'"),  # type: ignore[arg-type]
+        (lambda: MiniFloat("e3m4"), "write format='e4m3' or 'e5m2' or 'e2m1' or 'e3m0'"),  # type: ignore[arg-type]
         (lambda: ErrorFeedback(alpha=0.0), r"write ErrorFeedback\(\) for the classical form"),
         (lambda: ErrorFeedback(beta=1.5), "0 <= beta <= 1"),
         (lambda: Sync(every=0), r"write Sync\(every=1\)"),
         (lambda: Sync(every=4), r"write Sync\(of=Param\(\), every=4\)"),
         (lambda: Sync(staleness=-1), "None for asynchronous"),
         (lambda: Sync(warmup=-1), "0 or more"),
-        (lambda: Sgd(lr=0.0), "write lr > 0"),
+        (lambda: Sgd(lr=-0.1), "write lr >= 0"),
         (lambda: Overlap(in_flight=0), "in_flight >= 1"),
         (lambda: Key(rank=1 << 24), r"write 0 <= rank < 2\^24"),
         (lambda: Key(seed=-1), r"write 0 <= seed < 2\^64"),

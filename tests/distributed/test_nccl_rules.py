@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nccl_rules import Rules, pretend
-from nets import equal_everywhere, flat, net, train
+from nets import BRIEF, equal_everywhere, flat, net, train
 from ranks import endings, on_ranks
 from torch import Tensor
 
@@ -22,7 +22,6 @@ from thinwire.comm import backend
 from thinwire.comm.processes import Processes
 from thinwire.core.method import METHODS
 from thinwire.lab.step_sizes import Step, optimizer_of
-from thinwire.sync import Param
 
 STEPS = 2
 
@@ -33,7 +32,7 @@ def trained(name: str) -> tuple[Tensor, bool]:
     optimizer = optimizer_of(method, Step(0.01), model.parameters())
     with tw.attach(model, optimizer, method, min_size=0, timeout=30.0):
         train(model, optimizer, range(STEPS), closures=method.exchange.served)
-    return flat(model), method.sync.of == Param() or equal_everywhere(flat(model))
+    return flat(model), method.sync.of.models or equal_everywhere(flat(model))
 
 
 def both_ways(names: list[str]) -> dict[str, tuple[bool, bool, list[str]]]:
@@ -47,7 +46,7 @@ def both_ways(names: list[str]) -> dict[str, tuple[bool, bool, list[str]]]:
     return out
 
 
-IN_STEP = [name for name in METHODS if not METHODS[name]().exchange.asynchronous]
+IN_STEP = [BRIEF.get(name, name) for name in METHODS if not METHODS[name]().exchange.asynchronous]
 
 
 def check(results: list[dict[str, tuple[bool, bool, list[str]]]]) -> None:
@@ -80,7 +79,7 @@ def asynchronous(names: list[str]) -> list[list[str]]:
 
 
 def test_what_runs_beside_training_has_groups_of_gloo() -> None:
-    names = [name for name in METHODS if name not in IN_STEP]
+    names = [name for name in METHODS if METHODS[name]().exchange.asynchronous]
     assert names
     for calls in on_ranks(asynchronous, 2, names):
         assert all(set(one) <= {"all_reduce", "batch"} for one in calls)

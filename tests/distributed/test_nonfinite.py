@@ -237,4 +237,4 @@ def broken_model() -> str:
 
 
 def test_a_model_that_is_not_finite_is_an_error_on_every_rank() -> None:
-    assert on_ranks(broken_model, 2) == ["the model of rank 1 is not finite in step 0"] * 2
+    assert on_ranks(broken_model, 2) == ["the model of rank 1 is not finite in round 0"] * 2

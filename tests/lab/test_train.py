@@ -37,6 +37,18 @@ def test_sign_methods_take_small_steps() -> None:
     assert (step_of(task, "qsgd:bits=2").lr, step_of(task, "qsgd").momentum) == (task.lr, 0.9)
 
 
+def test_muloco_gets_muon_for_matrices_and_eamsgd_nesterovs_momentum() -> None:
+    matrix, bias = torch.zeros(3, 2), torch.zeros(3)
+    both = optimizer_of(METHODS.parse("muloco"), step_of(get("digits"), "muloco"), [matrix, bias])
+    muon, adamw = both.param_groups
+    assert muon["params"][0] is matrix
+    assert adamw["params"][0] is bias
+    assert (muon["lr"], muon["momentum"], adamw["lr"]) == (1e-3, 0.95, 1e-3)
+    assert {"ns_steps"} <= {*muon} - {*adamw}
+    eamsgd = optimizer_of(METHODS.parse("eamsgd"), step_of(get("digits"), "eamsgd"), [bias])
+    assert (eamsgd.defaults["nesterov"], eamsgd.defaults["momentum"]) == (True, 0.99)
+
+
 def test_a_method_that_keeps_momentum_leaves_none_to_the_optimizer() -> None:
     for name in ("digits", "fashion", "text"):
         task = get(name)

@@ -50,21 +50,30 @@ VARIANTS = [
     "int4:rounding=stochastic",
     "int8:block=none",
     "laq:bits=3,patience=20",
+    "local-sgd:every=4,moments=mean,buffers=mean",
     "marina:ratio=0.25,p=0.5",
     "oktopk:exact_every=1",
     "one-bit-adam:warmup=1000",
+    "post-local-sgd:start=0",
     "powersgd:rank=1,iterations=2",
+    "pqasgd:compressor=(qsgd:bits=4),exchange=scatter-gather",
     "qsgd-elias:form=sparse",
     "qsgd-elias:form=sparse,levels=1,code=delta,block=none,exchange=scatter-gather",
     "qsgd:bits=8,exchange=all-gather",
     "qsgd:code=rans",
     "qsgd:levels=4,norm=l2",
+    "qsparse-local-sgd:ratio=0.05,compressor=scaled-sign,indices=packed",
     "randomk:feedback=false",
     "rdme:ratio=0.1,p=uniform",
     "refining:bits=4,width=8,kappa=0.9",
     "signum:beta=0.99",
+    "slowmo:beta=0.6,topology=one-peer",
     "sketched-sgd:ratio=0.02",
-    "sparse-loco:k=32,block=1024",
+    "sparse-loco-step:k=32,block=1024",
+    "sparse-loco:every=15,k=32,block=1024",
+    "diloco:every=50,compressor=(topk:ratio=0.1),exchange=all-gather,on_cpu=true",
+    "streaming-diloco:every=6,fragments=2,delay=3,alpha=0",
+    "pipe-sgd:width=3,warmup=4,compressor=(qsgd:bits=8)",
     "srq:k=2,exchange=scatter-gather",
     "suresh-vlc:block=512",
     "terngrad:clip=none,share=false",
@@ -74,7 +83,11 @@ VARIANTS = [
     "topk:values=fp16,indices=packed",
 ]
 EVERY = sorted({*NAMES, *VARIANTS})
-GRADIENTS = [name for name in EVERY if METHODS.parse(name).sync.of != Param()]
+GRADIENTS = [
+    name
+    for name in EVERY
+    if METHODS.parse(name).sync.of != Param() and METHODS.parse(name).exchange.scope != "neighbours"
+]
 """Methods after which every rank has the same vector."""
 
 

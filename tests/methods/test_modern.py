@@ -112,7 +112,7 @@ def test_demo_descends() -> None:
 
 def test_bits_on_the_wire_are_the_papers() -> None:
     n = 1 << 18
-    for name in ("demo", "sparse-loco"):
+    for name in ("demo", "sparse-loco-step", "sparse-loco"):
         world = World(METHODS.parse(name).exchange, Layout(("w",), ((512, 512),)))
         world.step([vector(n, seed=r) for r in range(4)])
         assert 8 * world.traffic[0].bytes / 3 / n == pytest.approx(0.219, rel=0.01)

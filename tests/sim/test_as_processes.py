@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from nets import flat, net
+from nets import equal_everywhere, flat, net
 from nets import loss as loss_of
 from ranks import on_ranks
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 
 import thinwire as tw
 from thinwire.exchange import AllGather, AllReduce, Server
@@ -33,7 +35,19 @@ METHODS = {
         AllGather(tw.Channel(tw.compressors.Qsgd(bits=4), ErrorFeedback())), tw.Sync(Delta(), every=2)
     ),
     "server": tw.Method(Server(tw.Channel(tw.compressors.Qsgd(bits=8)))),
+    "diloco": tw.methods.diloco(every=2, compressor="qsgd:bits=4"),
+    "streaming": tw.methods.streaming_diloco(every=4, fragments=2, delay=3),
+    "sparse-loco": tw.methods.sparse_loco(every=2, k=8, block=64),
+    "muloco": tw.methods.muloco(every=2, compressor="k-level:k=4,block=64"),
+    "pipe-sgd": tw.methods.pipe_sgd(width=3, compressor="qsgd:bits=4"),
+    "cocod": tw.methods.cocod_sgd(every=4),
+    "overlap": tw.methods.overlap_local_sgd(every=4),
+    "easgd": tw.methods.easgd(every=2),
+    "eamsgd": tw.methods.eamsgd(every=2),
 }
+SUMMED = ("cocod", "overlap", "easgd", "eamsgd")
+"""Methods of which torch.distributed makes the sums, in an order of its own."""
+RESUMED = ["late", "outer", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -45,45 +59,77 @@ def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return SGD(parameters, lr=0.05, momentum=0.9)
 
 
-def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float]]:
+def muon(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    some = list(parameters)
+    rest = AdamW([p for p in some if p.ndim != 2], lr=0.01)
+    return tw.optim.Joined(Muon([p for p in some if p.ndim == 2], lr=0.02), rest)
+
+
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
+    "sparse-loco": lambda parameters: AdamW(parameters, lr=0.01),
+    "muloco": muon,
+    "eamsgd": lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
+}
+"""Of methods that have one of their own."""
+
+
+def optimizer_of(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return OPTIMIZERS.get(name, sgd)(parameters)
+
+
+def joined(anchor: dict[str, Tensor]) -> Tensor:
+    return torch.cat([anchor[key].flatten() for key, _ in net().named_parameters()])
+
+
+def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float, Tensor]]:
     found = {}
     for name in names:
         model = net()
-        optimizer = sgd(model.parameters())
+        optimizer = optimizer_of(name, model.parameters())
         wire = tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7)
         for step in range(steps):
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
         wire.detach()  # ADMM ends its round here
-        found[name] = (flat(model), wire.stats()["bytes_sent"])
+        anchor = joined(wire.anchor()) if METHODS[name].sync.of.outer_loop else torch.empty(0)
+        found[name] = (flat(model), wire.stats()["bytes_sent"], anchor)
     return found
 
 
-def simulated(name: str, steps: int) -> list[tuple[Tensor, float]]:
-    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), sgd)
+def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
+    optimizer = partial(optimizer_of, name)
+    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer)
     done = tw.simulate(METHODS[name], problem, 4, steps=steps, seed=7, min_size=0)
-    return [(flat(model), stats["bytes_sent"]) for model, stats in zip(done.models, done.stats, strict=True)]
+    anchors = [joined(anchor) for anchor in done.anchors] or [torch.empty(0)] * 4
+    sent = [stats["bytes_sent"] for stats in done.stats]
+    return list(zip([flat(model) for model in done.models], sent, anchors, strict=True))
 
 
 def test_models_and_bytes_are_those_of_real_processes() -> None:
-    found: list[dict[str, tuple[Tensor, float]]] = on_ranks(in_processes, 4, list(METHODS), STEPS)
+    found: list[dict[str, tuple[Tensor, float, Tensor]]] = on_ranks(in_processes, 4, list(METHODS), STEPS)
     for name in METHODS:
-        for rank, (model, sent) in enumerate(simulated(name, STEPS)):
-            there, bytes_there = found[rank][name]
-            assert torch.equal(model, there), (name, rank)
+        for rank, (model, sent, anchor) in enumerate(simulated(name, STEPS)):
+            there, bytes_there, anchor_there = found[rank][name]
+            if name in SUMMED:
+                torch.testing.assert_close(model, there, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(anchor, anchor_there, rtol=1e-5, atol=1e-6)
+            else:
+                assert torch.equal(model, there), (name, rank)
+                assert torch.equal(anchor, anchor_there), (name, rank)
+            assert torch.equal(anchor_there, found[0][name][2]), name
             assert sent <= bytes_there  # real ones ask for sizes first, where they are not known
-            if name in ("qsgd", "ef-signsgd", "late", "outer"):
+            if name in ("qsgd", "ef-signsgd", "late", "outer", "diloco", "streaming", *SUMMED):
                 assert sent == bytes_there, name
 
 
-def resumed(name: str, at: int) -> tuple[Tensor, Tensor]:
-    """Train through, and the same again from a checkpoint in the middle."""
+def resumed(name: str, at: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Train through, and the same again from a checkpoint in the middle, which is returned, too."""
     ends = []
     saved: dict[str, Any] = {}
     for begin in (0, at):
         model = net()
-        optimizer = sgd(model.parameters())
+        optimizer = optimizer_of(name, model.parameters())
         wire = tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7)
         if begin:
             model.load_state_dict(saved["model"])
@@ -103,17 +149,46 @@ def resumed(name: str, at: int) -> tuple[Tensor, Tensor]:
             optimizer.step()
         ends.append(flat(model))
         wire.detach()
-    return ends[0], ends[1]
+    return ends[0], ends[1], saved["wire"]
 
 
-def both(names: list[str]) -> list[tuple[Tensor, Tensor]]:
-    return [resumed(name, 5) for name in names]
+def both(names: list[str]) -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
+    return {name: resumed(name, 5) for name in names}
 
 
-def test_late_results_and_anchors_resume_bit_for_bit_in_the_middle_of_a_round() -> None:
-    for pairs in on_ranks(both, 2, ["late", "outer"]):
-        for through, again in pairs:
-            assert torch.equal(through, again)
+def resized(file: str) -> dict[str, tuple[Tensor, bool, Tensor]]:
+    """By method: the model that all start from, whether all ranks have it, and how it ends."""
+    found = {}
+    for name, all_states in torch.load(file).items():
+        model = net()
+        optimizer = optimizer_of(name, model.parameters())
+        with tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7) as wire:
+            wire.load_state_dict(all_states)
+            start, same = flat(model), equal_everywhere(flat(model))
+            for step in range(5, 9):
+                optimizer.zero_grad()
+                loss_of(model, batch(step, dist.get_rank())).backward()
+                optimizer.step()
+            found[name] = start, same, flat(model)
+    return found
+
+
+def test_what_is_under_way_resumes_bit_for_bit_in_the_middle_of_a_round_and_on_more_ranks(tmp_path: Path) -> None:
+    """After 5 steps: rounds of four steps are under way, those of two are half through."""
+    ranks = on_ranks(both, 2, RESUMED)
+    for found in ranks:
+        for name, (through, again, _) in found.items():
+            assert torch.equal(through, again), name
+    states = {name: [found[name][2] for found in ranks] for name in RESUMED}
+    torch.save(states, tmp_path / "states")
+    for more in on_ranks(resized, 3, str(tmp_path / "states")):
+        for name, (start, same, end) in more.items():
+            assert same, name
+            assert (start - end).norm() > 0.01, name
+            if METHODS[name].sync.of.models:
+                held = [next(iter(state.values()))["tensors"] for state in states[name]]
+                models = [torch.cat([one[f"model|0|{key}"] for key, _ in net().named_parameters()]) for one in held]
+                torch.testing.assert_close(start, torch.stack(models).mean(0), rtol=1e-5, atol=1e-6)
 
 
 def served(steps: int) -> tuple[Tensor, dict[str, float]]:

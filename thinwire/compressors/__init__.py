@@ -26,6 +26,7 @@ from thinwire.compressors.natural_dithering import NaturalDithering
 from thinwire.compressors.one_bit import OneBit
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.quantile8 import Quantile8
+from thinwire.compressors.quantised_topk import QuantisedTopK
 from thinwire.compressors.random_k import RandomK
 from thinwire.compressors.refining import Refining
 from thinwire.compressors.rotated import Rotated
@@ -75,6 +76,7 @@ __all__ = [
     "OneBit",
     "Qsgd",
     "Quantile8",
+    "QuantisedTopK",
     "RandomK",
     "Refining",
     "Rotated",
@@ -130,6 +132,7 @@ for _cls in (
     OneBit,
     Qsgd,
     Quantile8,
+    QuantisedTopK,
     RandomK,
     Refining,
     Rotated,

@@ -1,16 +1,17 @@
-"""Casts to 8 and 4 bits: fp8 (e4m3, e5m2) and fp4 (e2m1), scaled so that a block's largest magnitude fits.
+"""Casts to 8 and 4 bits: fp8 (e4m3, e5m2) and fp4 (e2m1, e3m0), scaled so that a block's largest magnitude fits.
 
 Sends, for each block of B elements, its largest magnitude N (32 bits) and a code of 8 or 4 bits per element: the
-number x_i M / N rounded to nearest even, M the largest number of the format (448, 57344, 6).
+number x_i M / N rounded to nearest even, M the largest number of the format (448, 57344, 6, 16).
 
-Contraction: relative error at most u (2^-4, 2^-3, 2^-2) where the format is normal, absolute error at most a N below
-it (a = 2^-10/448, 2^-17/57344, 1/24), so 1 - delta = u^2 + c/(1 + c) with c = (B - 1) a^2.
+Contraction: relative error at most u (2^-4, 2^-3, 2^-2, 1/3) where the format is normal, absolute error at most a N
+below it (a = 2^-10/448, 2^-17/57344, 1/24, 1/128), so 1 - delta = u^2 + c/(1 + c) with c = (B - 1) a^2.
 
 >>> round(MiniFloat("e2m1", block=32).delta(32), 3)
 0.886
 
 Reference: Micikevicius et al., "FP8 formats for deep learning", 2022, arXiv 2209.05433; e2m1 is the element of the
-OCP MXFP4 format. Departs from MXFP4: the scale is any float32, not a power of two.
+OCP MXFP4 format, e3m0 (0 and seven powers of two) that of Streaming DiLoCo, arXiv 2501.18512. Departs from MXFP4: the
+scale is any float32, not a power of two.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ FORMATS = {
     "e4m3": _Format(minifloat.E4M3_FORMAT, 2.0**-4, 2.0**-10 / 448),
     "e5m2": _Format(minifloat.E5M2_FORMAT, 2.0**-3, 2.0**-17 / 57344),
     "e2m1": _Format(minifloat.E2M1_FORMAT, 2.0**-2, 1 / 24),
+    "e3m0": _Format(minifloat.E3M0_FORMAT, 1 / 3, 1 / 128),
 }
 
 
@@ -54,7 +56,7 @@ class MiniFloat(Biased, FusedCompressor):
 
     name: ClassVar[str] = "float"
     decodes_any: ClassVar[bool] = True
-    format: Literal["e4m3", "e5m2", "e2m1"] = "e4m3"
+    format: Literal["e4m3", "e5m2", "e2m1", "e3m0"] = "e4m3"
     block: int | None = 128
 
     def __post_init__(self) -> None:

@@ -8,6 +8,8 @@ gradient, and a memory that keeps momentum leaves none for the optimizer.
 'SGD, no momentum, lr 0.001'
 >>> Recipe(momentum=0.0, scale=10).words
 'SGD, no momentum, 10 times the lr'
+>>> Recipe(nesterov=True).words
+'SGD, Nesterov momentum 0.9'
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Literal, final
 
 from thinwire.core.config import check_choice
 
-NAMES = {"sgd": "SGD", "1-bit adam": "OneBitAdam"}
+NAMES = {"sgd": "SGD", "1-bit adam": "OneBitAdam", "muon": "Muon and AdamW"}
 
 
 @final
@@ -28,11 +30,12 @@ class Recipe:
     `note` is for users: it says what the method is for, where that is easily mistaken.
     """
 
-    optimizer: Literal["sgd", "1-bit adam"] = "sgd"
+    optimizer: Literal["sgd", "1-bit adam", "muon"] = "sgd"
     momentum: float = 0.9
     lr: float | None = None
     scale: float = 1.0
     note: str = ""
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         check_choice("Recipe", "optimizer", self.optimizer, tuple(NAMES))
@@ -50,7 +53,8 @@ class Recipe:
     @property
     def words(self) -> str:
         """The recipe in words, for tables."""
-        momentum = f"momentum {self.momentum:g}" if self.momentum else ""
+        kind = "Nesterov momentum" if self.nesterov else "momentum"
+        momentum = f"{kind} {self.momentum:g}" if self.momentum else ""
         if self.optimizer == "sgd" and not self.momentum:
             momentum = "no momentum"
         size = f"{self.scale:g} times the lr" if self.scale != 1 else ""

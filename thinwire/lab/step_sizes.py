@@ -10,16 +10,18 @@ Those of 1-bit Adam were not searched for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from thinwire.core.method import METHODS, Method
 from thinwire.core.recipe import Recipe
 from thinwire.lab.tasks import Task
-from thinwire.optim import OneBitAdam
+from thinwire.optim import Joined, OneBitAdam
 
 MOMENTUM = Recipe().momentum  # of float32, and of studies that compare with it
 END = 0.05  # the last rate as a fraction of the first; between them it falls on a straight line
@@ -62,9 +64,32 @@ def step_of(task: Task, method: str) -> Step:
 
 def optimizer_of(method: Method, step: Step, parameters: Iterable[Tensor]) -> Optimizer:
     """The optimizer that the method states, with that step."""
-    if method.recipe.optimizer == "1-bit adam":
-        return OneBitAdam(parameters, lr=step.lr, freeze=max(1, method.sync.warmup))
-    return SGD(parameters, lr=step.lr, momentum=step.momentum)
+    return MAKERS[method.recipe.optimizer](method, step, list(parameters))
+
+
+def _sgd(method: Method, step: Step, parameters: list[Tensor]) -> Optimizer:
+    nesterov = method.recipe.nesterov and step.momentum > 0
+    return SGD(parameters, lr=step.lr, momentum=step.momentum, nesterov=nesterov)
+
+
+def _one_bit_adam(method: Method, step: Step, parameters: list[Tensor]) -> Optimizer:
+    return OneBitAdam(parameters, lr=step.lr, freeze=max(1, method.sync.warmup))
+
+
+def _muon(method: Method, step: Step, parameters: list[Tensor]) -> Optimizer:
+    """Muon for matrices and AdamW for the rest; Muon's steps are made as long as AdamW's: one lr fits both."""
+    muon = partial(torch.optim.Muon, lr=step.lr, momentum=step.momentum, adjust_lr_fn="match_rms_adamw")
+    adamw = partial(AdamW, lr=step.lr)
+    matrices, rest = ([p for p in parameters if (p.ndim == 2) == flat] for flat in (True, False))
+    return Joined(*(make(some) for make, some in ((muon, matrices), (adamw, rest)) if some))
+
+
+MAKERS: dict[str, Callable[[Method, Step, list[Tensor]], Optimizer]] = {
+    "sgd": _sgd,
+    "1-bit adam": _one_bit_adam,
+    "muon": _muon,
+}
+"""By `Recipe.optimizer`."""
 
 
 def decay(optimizer: Optimizer, step: Step, done: float) -> None:

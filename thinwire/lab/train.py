@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import thinwire as tw
-from thinwire.core.signals import Param
 from thinwire.lab import tasks
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import Curve, accuracy, mean, replicas_equal
@@ -103,6 +102,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
                     loss = optimizer.step(partial(evaluate, chosen))  # type: ignore[arg-type]
                 else:
                     loss = evaluate(chosen)
+                    wire.report_loss(loss)
                     optimizer.step()
                 curve.losses.append(float(loss))
                 if curve.due:
@@ -113,7 +113,7 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         seconds, stats = time.perf_counter() - curve.begun, wire.stats()
         found = wire.consensus()
         equal = replicas_equal(model)
-    if isinstance(method.sync.of, Param):
+    if method.sync.of.models:
         model.load_state_dict(found.model, strict=False)  # what a user keeps where models differ
     if rank == 0:
         say(Progress(number, steps, steps, curve.losses[-1]))

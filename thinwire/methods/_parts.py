@@ -1,4 +1,4 @@
-"""What factories share: parts by id or as objects, and the way to a server."""
+"""What factories share: parts by id or as objects, ways among all ranks, and the way to a server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from thinwire.compressors.identity import Identity
 from thinwire.compressors.shrunk import Shrunk
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
+from thinwire.core.exchange import Exchange
 from thinwire.core.gaussian import MATRIX, lost
 from thinwire.core.memory import NoMemory
+from thinwire.exchange.all_reduce import AllReduce
+from thinwire.exchange.named import Named, through
 from thinwire.exchange.server import Server
 from thinwire.memory import ErrorFeedback
 from thinwire.server.rule import Rule
+from thinwire.sync.delta import Delta
+from thinwire.sync.merges import Elastic
+from thinwire.sync.outer_steps import Sgd
 
+MEAN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
+"""The outer step after which the anchor is the mean of the models."""
 MILD = 0.1  # of the squared length: an unbiased compressor that loses less needs no shrinking
 
 
@@ -35,6 +43,22 @@ def uplink(compressor: str | Compressor, *, feedback: bool) -> Channel:
 def is_exact(compressor: str | Compressor) -> bool:
     """Whether nothing is lost."""
     return made(compressor) == Identity()
+
+
+def among_all(name: str, compressor: str | Compressor, exchange: Named, *, feedback: bool) -> Exchange:
+    """The mean over all ranks: summed in float32, or compressed through the named exchange."""
+    if is_exact(compressor):
+        return AllReduce()
+    if feedback:
+        return through(name, exchange, Channel(contraction(compressor), ErrorFeedback()))
+    return through(name, exchange, Channel(made(compressor)))
+
+
+def springs(name: str, beta: float) -> Delta:
+    """Ranks and a centre that pull each other: a = beta / n."""
+    if not 0 <= beta <= 1:
+        raise ValueError(f"{name}(beta={beta}) takes the centre beyond the mean of the ranks; write 0 <= beta <= 1")
+    return Delta(Sgd(beta, 0.0), Elastic(beta))
 
 
 def oldest(name: str, tau: int) -> int:

@@ -1,15 +1,18 @@
-"""SparseLoCo's code in every step: the largest elements of each block with two-bit values, and a residual that fades.
+"""SparseLoCo: of the way of `every` local steps, the largest elements of each block, with values of two bits.
 
-Sends 0.219 bits per element to every other rank, every step: of each block of 4096 the 64 largest, 14 bits each.
-Keeps a residual on every rank.
+Sends 0.219 bits per element to every other rank, once in `every` steps: of each block of 4096 the 64 largest, 14 bits
+each. Keeps the anchor and a residual on every rank; the residual takes the place of DiLoCo's outer momentum.
 
-    e = beta e + g,    q = SparseLoco(e),    e = e - q,    x = x - lr (1/n) sum_i q_i
+    d_i = anchor - x_i                       after `every` steps of the inner optimizer (the paper: AdamW)
+    e_i = beta e_i + d_i,    q_i = SparseLoco(e_i),    e_i = e_i - q_i
+    anchor = anchor - outer_lr (1/n) sum_i q_i,    x_i = anchor
 
 Reference: Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025,
-arXiv 2508.15706, and the code of templar (tplr-ai).
+arXiv 2508.15706, algorithm 1, and the code of templar (tplr-ai), whose settings are the defaults.
 
-Departs from the paper: it exchanges what 30 local AdamW steps change, where this exchanges every gradient. The rest
-is as for the compressor (thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta.
+Departs from the paper: tensors below attach's `min_size` travel in float32. The rest is as for the compressor
+(thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta. `sparse_loco_step` exchanges
+every gradient in this way.
 """
 
 from __future__ import annotations
@@ -17,19 +20,25 @@ from __future__ import annotations
 from thinwire.compressors.sparse_loco import SparseLoco
 from thinwire.core.channel import Channel
 from thinwire.core.method import Method, method
+from thinwire.core.schedule import Sync
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.error_feedback import ErrorFeedback
+from thinwire.sync.delta import Delta
+from thinwire.sync.outer_steps import Sgd
 
 
 @method("sparse-loco")
-def sparse_loco(k: int = 64, block: int = 4096, beta: float = 0.95) -> Method:
-    """The `k` largest of every `block` elements; the residual forgets with factor `beta`.
+def sparse_loco(every: int = 30, k: int = 64, block: int = 4096, beta: float = 0.95, outer_lr: float = 1.0) -> Method:
+    """The `k` largest of every `block` elements of the way; the residual forgets with factor `beta`.
 
-        k       elements that are sent of every block
-        block   elements among which k are chosen
-        beta    what a step leaves of the residual e
+        every      local steps from one round to the next
+        k          elements that are sent of every block
+        block      elements among which k are chosen
+        beta       what a round leaves of the residual e
+        outer_lr   of the outer optimizer, which has no momentum
 
-    >>> sparse_loco(k=32).id
-    'sparse-loco:k=32'
+    >>> sparse_loco(every=15, k=32).id
+    'sparse-loco:every=15,k=32'
     """
-    return Method(AllGather(Channel(SparseLoco(block, k), ErrorFeedback(alpha=beta, beta=beta))))
+    exchange = AllGather(Channel(SparseLoco(block, k), ErrorFeedback(alpha=beta, beta=beta)))
+    return Method(exchange, Sync(of=Delta(Sgd(outer_lr, 0.0)), every=every))

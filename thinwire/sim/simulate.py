@@ -20,6 +20,8 @@ from thinwire.sim.problem import PROBLEMS, Problem
 from thinwire.sim.worker import Setting, Worker
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from thinwire.comm.network import Network
     from thinwire.comm.stragglers import Stragglers
     from thinwire.core.method import Method
@@ -44,6 +46,7 @@ class Simulation:
     stats: tuple[dict[str, float], ...]  # as `Wire.stats`, by worker
     models: tuple[nn.Module, ...]
     tests: tuple[dict[str, float], ...]  # what the problem's test says about each model
+    anchors: tuple[dict[str, Tensor], ...] = ()  # as `Wire.anchor`, by worker, where there is an outer loop
 
     @property
     def bytes_sent(self) -> int:
@@ -116,4 +119,6 @@ def simulate(
         clock.run()
     stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
     tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)
-    return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests)
+    outer = method.sync.of.outer_loop and not method.exchange.served
+    anchors = tuple(one.driver.schedule.anchor() for one in everybody if outer)
+    return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests, anchors)

@@ -17,7 +17,7 @@ from thinwire.sync.outer import OuterStep
 class Sgd(OuterStep):
     """v = momentum v + d; anchor = anchor - lr (d + momentum v), or lr v where it is not `nesterov`.
 
-    With lr=1 and momentum=0 the anchor becomes the mean of the models.
+    With lr=1 and momentum=0 the anchor becomes the mean of the models; with lr=0 it stays.
     """
 
     name: ClassVar[str] = "sgd"
@@ -26,8 +26,8 @@ class Sgd(OuterStep):
     nesterov: bool = True
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or not 0 <= self.momentum < 1:
-            raise ValueError(f"Sgd(lr={self.lr}, momentum={self.momentum}): write lr > 0 and 0 <= momentum < 1")
+        if self.lr < 0 or not 0 <= self.momentum < 1:
+            raise ValueError(f"Sgd(lr={self.lr}, momentum={self.momentum}): write lr >= 0 and 0 <= momentum < 1")
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Torch's own."""
@@ -73,7 +73,8 @@ class AnyOptimizer(OuterStep):
 class SlowMomentum(OuterStep):
     """u = beta u + d / gamma; anchor = anchor - alpha gamma u, with gamma the learning rate of the ranks.
 
-    u is in units of a gradient, so that a schedule of gamma rescales all of it.
+    u is in units of a gradient, so that a schedule of gamma rescales all of it. Where gamma is 0, the anchor moves by
+    alpha d, and u only fades.
     """
 
     name: ClassVar[str] = "slow-momentum"
@@ -103,5 +104,9 @@ class _SlowMo(Optimizer):
                 if p.grad is None:
                     continue
                 u = self.state[p].setdefault("u", torch.zeros_like(p))
-                u.mul_(group["beta"]).add_(p.grad, alpha=1 / gamma)
-                p.sub_(u, alpha=group["alpha"] * gamma)
+                u.mul_(group["beta"])
+                if gamma:
+                    u.add_(p.grad, alpha=1 / gamma)
+                    p.sub_(u, alpha=group["alpha"] * gamma)
+                else:
+                    p.sub_(p.grad, alpha=group["alpha"])

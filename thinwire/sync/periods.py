@@ -43,15 +43,21 @@ class Growing(Period):
 @final
 @dataclass(frozen=True)
 class Shrinking(Period):
-    """tau = ceil(tau_0 sqrt((lr_0 / lr) (F / F_0))), with tau_0 = `every`: fewer local steps as the loss F falls."""
+    """tau = ceil(tau_0 sqrt((lr_0 / lr) (F / F_0))), with tau_0 = `every`: fewer local steps as the loss F falls.
+
+    A loss that is not finite or not positive, and a learning rate of 0, say nothing: the round then has tau_0 steps.
+    """
 
     name: ClassVar[str] = "shrinking"
     hears_loss: ClassVar[bool] = True
 
     def steps(self, seen: Seen) -> int:
         """From the loss and the learning rate, each against that of the first round."""
-        ratio = seen.first_lr / seen.lr * (seen.loss / seen.first_loss if seen.first_loss > 0 else 1.0)
-        return max(1, math.ceil(seen.every * math.sqrt(max(0.0, ratio))))
+        parts = (seen.first_lr, seen.lr, seen.loss, seen.first_loss)
+        if not all(part > 0 and math.isfinite(part) for part in parts):
+            return seen.every
+        ratio = seen.first_lr / seen.lr * (seen.loss / seen.first_loss)
+        return max(1, math.ceil(seen.every * math.sqrt(ratio)))
 
 
 @final

@@ -15,8 +15,8 @@ from thinwire.kernels import minifloat as definition
 from thinwire.kernels.minifloat import Format
 
 gpu = pytest.importorskip("thinwire.kernels.gpu.minifloat", reason="the GPU's kernels need Triton")
-FORMS = (definition.E4M3_FORMAT, definition.E5M2_FORMAT, definition.E2M1_FORMAT)
-names = pytest.mark.parametrize("form", FORMS, ids=["e4m3", "e5m2", "e2m1"])
+FORMS = (definition.E4M3_FORMAT, definition.E5M2_FORMAT, definition.E2M1_FORMAT, definition.E3M0_FORMAT)
+names = pytest.mark.parametrize("form", FORMS, ids=["e4m3", "e5m2", "e2m1", "e3m0"])
 
 
 def values(n: int) -> Tensor:
@@ -69,7 +69,7 @@ def check(x: Tensor, form: Format, size: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("size", [32, 64, 100, 128, 512, 1024, 1300])
 def test_blocks(size: int, device: torch.device) -> None:
-    for form in FORMS if device.type == "cuda" else (FORMS[size % 3],):
+    for form in FORMS if device.type == "cuda" else (FORMS[size % 3], FORMS[3])[: 1 + (size == 64)]:
         check(values(1300), form, size, device)
 
 
@@ -85,7 +85,7 @@ def test_sizes_and_dtypes(device: torch.device) -> None:
 def test_every_tie_and_everything_beside_it(form: Format, device: torch.device) -> None:
     """All numbers of the format, the middles between them, and the floats next to these."""
     every = torch.arange(1 << form.bits).to(torch.uint8)
-    numbers = definition._from_e2m1(every) if form.dtype is None else every.view(form.dtype).float()
+    numbers = definition._from_table(every, form) if form.dtype is None else every.view(form.dtype).float()
     numbers = numbers[numbers.isfinite()].unique()
     middles = (numbers[1:] + numbers[:-1]) / 2
     up, down = (middles.nextafter(torch.tensor(s * math.inf)) for s in (1, -1))
