@@ -81,7 +81,7 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
 
 def test_replicas_are_bitwise_equal_after_every_step_of_every_method(long: bool) -> None:
     """On three ranks, whose shards differ in length; on four with --long."""
-    steps = 50 if long else 10
+    steps = 50 if long else 6
     results = on_ranks(many_steps, 4 if long else 3, SYNCHRONOUS, steps)
     for name in SYNCHRONOUS:
         bits = {tuple(result[name][0]) for result in results}

@@ -169,14 +169,14 @@ def start(name: str, overlap: Overlap = Overlap()) -> tuple[nn.Module, torch.opt
 
 
 def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
-    """Ten steps in one go; the state after five, which is between two exchanges where every=2."""
+    """Eight steps in one go; the state after five, which is between two exchanges where every=2."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name)
         train(model, optimizer, range(5))
         state = {"optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
         torch.save(state, Path(folder) / f"{name}.{dist.get_rank()}")
-        train(model, optimizer, range(5, 10))
+        train(model, optimizer, range(5, 8))
         wire.detach()
         out[name] = flat(model)
     return out
@@ -190,7 +190,7 @@ def resumed(folder: str, names: list[str], overlap: Overlap) -> dict[str, Tensor
         state = torch.load(Path(folder) / f"{name}.{dist.get_rank()}")
         optimizer.load_state_dict(state["optimizer"])
         wire.load_state_dict(state["wire"])
-        train(model, optimizer, range(5, 10))
+        train(model, optimizer, range(5, 8))
         wire.detach()
         out[name] = flat(model)
     return out
