@@ -169,7 +169,7 @@ def test_settings_outside_their_range_are_refused() -> None:
 
 
 def test_fp4_without_a_mantissa_is_zero_and_seven_powers_of_two() -> None:
-    """A tie goes to the larger of two powers, as IEEE 754 has it where both are odd, and to zero below the smallest."""
+    """A tie goes to the larger of two powers, as in IEEE 754 where both are odd, and to zero below the smallest."""
     x = torch.tensor([16.0, 12.0, 11.9, 6.0, -1.5, 0.375, 0.25, 0.126, 0.125, -0.1, 0.0])
     expected = torch.tensor([16.0, 16.0, 8.0, 8.0, -2.0, 0.5, 0.25, 0.25, 0.0, 0.0, 0.0])
     assert torch.equal(decoded(MiniFloat("e3m0", block=None), x), expected)
