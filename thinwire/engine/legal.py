@@ -75,10 +75,27 @@ def _check_outer(method: Method, of: Delta) -> None:
             )
 
 
-def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
-    """A server takes the gradients of every step, or models; how far apart workers may be is for its rule to say."""
+def _check_ways(method: Method, of: Delta) -> None:
+    """Workers of a server have no rounds in common, and go on from its answer."""
     sync, exchange = method.sync, method.exchange
-    if exchange.local_steps:
+    if not exchange.takes_ways:
+        raise ValueError(
+            f"{exchange!r} is not for pseudo-gradients; write Server(rule=thinwire.server.Asgd()), or another of "
+            "Ssp(), Backup(), Softsync() and R2sp()"
+        )
+    if sync.warmup or of != Delta(outer=of.outer):
+        raise ValueError(
+            f"workers of a server push the way of all of the model and go on from the answer, each by itself; "
+            f"got {sync!r}: write Sync(of=Delta(outer=...), every={sync.every}, staleness={sync.staleness})"
+        )
+
+
+def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
+    """A server takes gradients, ways or models; how far apart workers may be is for its rule to say."""
+    sync, exchange = method.sync, method.exchange
+    if isinstance(sync.of, Delta):
+        _check_ways(method, sync.of)
+    elif exchange.local_steps:
         if not isinstance(sync.of, Param) or sync.warmup:
             raise ValueError(
                 f"the workers of {exchange!r} push models; got {sync!r}: "
