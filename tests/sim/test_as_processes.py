@@ -22,7 +22,7 @@ from thinwire.memory import ErrorFeedback
 from thinwire.server import Asgd
 from thinwire.sync import Delta
 
-STEPS = 6
+STEPS, SAMPLES = 6, 8
 METHODS = {
     "qsgd": tw.methods.qsgd(),
     "ecq-sgd": tw.methods.ecq_sgd(),
@@ -44,10 +44,11 @@ METHODS = {
     "overlap": tw.methods.overlap_local_sgd(every=4),
     "easgd": tw.methods.easgd(every=2),
     "eamsgd": tw.methods.eamsgd(every=2),
+    "growing": tw.methods.cr_psgd(1.2, 10_000, theta=0.3, compressor="qsgd:bits=8"),  # runs of 4 steps on 4 ranks
 }
 SUMMED = ("cocod", "overlap", "easgd", "eamsgd")
 """Methods of which torch.distributed makes the sums, in an order of its own."""
-RESUMED = ["late", "outer", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
+RESUMED = ["late", "outer", "growing", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -88,6 +89,7 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float,
         optimizer = optimizer_of(name, model.parameters())
         wire = tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7)
         for step in range(steps):
+            wire.batch(SAMPLES)
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
@@ -99,7 +101,7 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float,
 
 def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
     optimizer = partial(optimizer_of, name)
-    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer)
+    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer, batch=SAMPLES)
     done = tw.simulate(METHODS[name], problem, 4, steps=steps, seed=7, min_size=0)
     anchors = [joined(anchor) for anchor in done.anchors] or [torch.empty(0)] * 4
     sent = [stats["bytes_sent"] for stats in done.stats]
@@ -144,6 +146,7 @@ def resumed(name: str, at: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
                     ),
                     "wire": wire.state_dict(),
                 }
+            wire.batch(SAMPLES)
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
@@ -166,6 +169,7 @@ def resized(file: str) -> dict[str, tuple[Tensor, bool, Tensor]]:
             wire.load_state_dict(all_states)
             start, same = flat(model), equal_everywhere(flat(model))
             for step in range(5, 9):
+                wire.batch(SAMPLES)
                 optimizer.zero_grad()
                 loss_of(model, batch(step, dist.get_rank())).backward()
                 optimizer.step()

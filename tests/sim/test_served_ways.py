@@ -52,9 +52,8 @@ def end(done: Simulation, rank: int = 0) -> Tensor:
     return torch.cat([p.detach().flatten() for p in done.models[rank].parameters()])
 
 
-def served(rule: Rule, outer: OuterStep, channel: Channel | None = None, staleness: int | None = None) -> tw.Method:
-    more = {} if channel is None else {"channel": channel}
-    return tw.Method(Server(rule=rule, shards=1, **more), tw.Sync(Delta(outer), every=EVERY, staleness=staleness))
+def served(rule: Rule, outer: OuterStep, staleness: int | None = None) -> tw.Method:
+    return tw.Method(Server(rule=rule, shards=1), tw.Sync(Delta(outer), every=EVERY, staleness=staleness))
 
 
 OUTER = [Sgd(1.0, 0.0), Sgd(), AnyOptimizer.of("AdamW", lr=0.05), SlowMomentum(0.8, 0.5)]

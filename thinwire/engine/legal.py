@@ -16,6 +16,11 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
+    if sync.batches is not None and (models or exchange.served or sync.staleness != 0):
+        raise ValueError(
+            f"batches are said where gradients are exchanged in step; got {method!r}: "
+            f"write Method(AllReduce(), Sync(batches={sync.batches!r}))"
+        )
     if exchange.served:
         _check_served(method, ranks, drop_dead=drop_dead)
         return

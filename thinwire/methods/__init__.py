@@ -15,6 +15,7 @@ from thinwire.methods.bmuf import bmuf
 from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.cocod_sgd import cocod_sgd
 from thinwire.methods.consensus_admm import consensus_admm
+from thinwire.methods.cr_psgd import cr_psgd
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
 from thinwire.methods.dbpg import dbpg
@@ -104,6 +105,7 @@ __all__ = [
     "choco_sgd",
     "cocod_sgd",
     "consensus_admm",
+    "cr_psgd",
     "d_admm",
     "d_psgd",
     "dbpg",
