@@ -27,7 +27,7 @@ from thinwire.methods._parts import is_exact, server
 from thinwire.server.easgd import Easgd
 
 
-@method("eamsgd-async", recipe=Recipe(momentum=0.99, scale=0.01, note="write SGD(..., nesterov=True)"))
+@method("eamsgd-async", recipe=Recipe(momentum=0.99, scale=0.01))
 def eamsgd_async(
     alpha: float = 0.1,
     every: int = 10,
