@@ -105,7 +105,9 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float,
 
 def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
     optimizer = partial(optimizer_of, name)
-    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer, batch=SAMPLES)
+    problem = tw.sim.Problem(
+        net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer, batch=SAMPLES
+    )
     done = tw.simulate(METHODS[name], problem, 4, steps=steps, seed=7, min_size=0)
     anchors = [joined(anchor) for anchor in done.anchors] or [torch.empty(0)] * 4
     sent = [stats["bytes_sent"] for stats in done.stats]

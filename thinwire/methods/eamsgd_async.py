@@ -3,7 +3,7 @@
 Sends x_i once in `every` steps through `compressor` to the ranks that serve the centre's shards, and the centre back
 in float32. Nobody waits for anybody. Training ends with the centre; `wire.anchor()` is the centre as a worker last
 heard of it: test that one. Momentum is the optimizer's: write SGD(model.parameters(), lr, momentum=0.99,
-nesterov=True), with a learning rate about 1 - momentum times that of plain SGD.
+nesterov=True).
 
     v = mu v - eta g_i(x_i + mu v),  x_i = x_i + v    `every` times; then
     d = alpha (x_i - c),  x_i = x_i - d,  c = c + d
@@ -27,7 +27,7 @@ from thinwire.methods._parts import is_exact, server
 from thinwire.server.easgd import Easgd
 
 
-@method("eamsgd-async", recipe=Recipe(momentum=0.99, scale=0.01))
+@method("eamsgd-async", recipe=Recipe(momentum=0.99, nesterov=True, scale=0.1))
 def eamsgd_async(
     alpha: float = 0.1,
     every: int = 10,
