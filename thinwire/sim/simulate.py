@@ -120,6 +120,5 @@ def simulate(
         clock.run()
     stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
     tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)
-    outer = method.sync.of.outer_loop and not method.exchange.served
-    anchors = tuple(one.driver.schedule.anchor() for one in everybody if outer)
+    anchors = tuple(one.driver.schedule.anchor() for one in everybody if method.sync.of.outer_loop)
     return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests, anchors)
