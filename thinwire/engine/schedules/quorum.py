@@ -1,0 +1,187 @@
+"""Quorum: the outer loop where ranks come and go. A round needs a quorum, not everybody.
+
+    assemble    a crew is made of those who are there (`engine/crew.py`)
+    roll        they say which rounds they have taken, and how many samples they have seen (`engine/roll.py`)
+    hand on     who has just come, or was left out, gets the state of a rank that goes on (`engine/hand_on.py`)
+    exchange    as in `schedules/outer.py`, each way with its weight
+    ballot      everybody says that it has all it needs
+    take        the outer step, on each rank by itself
+
+If a rank is lost before the ballot, nothing has changed but the memories, which are put back, and the round is taken
+again by those who are left: their local steps are not lost. A rank that hears a part of the ballot does not know
+whether others have taken the round. It asks for the next crew, finds there that its lineage is behind, and takes
+over the state of those who have.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, final
+
+from thinwire.core.errors import PeerError
+from thinwire.engine import hand_on, roll
+from thinwire.engine.events import StepBegins, StepEnds
+from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.outer import Outer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from thinwire.engine.crew import Crew, Crews
+    from thinwire.engine.loop import Loop
+
+TRIES = 20  # failures of one round, after which something else must be wrong
+log = logging.getLogger("thinwire")
+
+
+@final
+class Before:
+    """What a round changes before its ballot."""
+
+    def __init__(self, outer: Outer) -> None:
+        loop = outer.loop
+        self._outer, self._kept, self._round = outer, deepcopy(loop.kept), loop.runner.round
+        self._states = [
+            (chunk, chunk.lr, {name: tensor.clone() for name, tensor in chunk.state.items()})
+            for bucket in loop.buckets
+            for chunk in bucket.chunks
+        ]
+
+    def restore(self) -> None:
+        """As if it had not been launched."""
+        loop = self._outer.loop
+        self._outer.give_up()
+        loop.kept, loop.runner.round = self._kept, self._round
+        for chunk, lr, state in self._states:
+            chunk.lr, chunk.state = lr, state
+
+
+@final
+class Quorum(Schedule):
+    """An outer loop among the crews of `crews`; `fields` must be the same on all ranks."""
+
+    def __init__(self, loop: Loop, model: nn.Module, crews: Crews, fields: Mapping[str, int]) -> None:
+        super().__init__(loop)
+        self.outer = Outer(loop)
+        self._model, self._crews, self._fields = model, crews, fields
+        self._crew: Crew | None = None
+        self._lineage = ""
+        self.samples = -1  # since the last round
+        self._taken = self._again = self._healed = 0
+        self._before: Before | None = None  # what is put back if the round under way fails
+
+    def begin(self) -> None:
+        """The anchor is this rank's own model, until it has met others."""
+        self.outer.begin()
+
+    async def run(self) -> None:
+        """Count steps outside no_sync blocks, and take the rounds that are due."""
+        loop = self.loop
+        if not self._lineage:
+            await self._round()
+        while True:
+            await loop.next(StepBegins)
+            loop.skipping.look()
+            await loop.next(StepEnds)
+            loop.kept["step"] += 1
+            if not loop.quiet() and self.outer.due():
+                await self._round()
+
+    def anchor(self) -> dict[str, Tensor]:
+        """A copy."""
+        return self.outer.anchor()
+
+    def report(self) -> dict[str, float]:
+        """With the rounds of this lineage, how often one was taken again here, and how often state was taken over."""
+        figures = {"rounds_taken": self._taken, "rounds_again": self._again, "healed": self._healed}
+        return {**self.outer.report(), **figures, "crew": self.loop.runner.comm.size}
+
+    async def _round(self) -> None:
+        for _ in range(TRIES):
+            try:
+                await self._try()
+            except PeerError as error:
+                log.warning("round %d is taken again: %s", self._taken, error)
+                self._again += 1
+                self._crews.dissolve(error)  # its threads have ended then, and change no memory any more
+                self._crew = None
+                if self._before is not None:
+                    self._before.restore()
+            else:
+                return
+        raise PeerError(f"round {self._taken} has failed {TRIES} times, each time with another crew")
+
+    async def _try(self) -> None:
+        """Take a round, all of it or nothing."""
+        loop, outer, self._before = self.loop, self.outer, None
+        self._board(self._crews.assemble())
+        mine = roll.Said(self._lineage, self._taken, self.samples, secrets.token_hex(8), dict(self._fields))
+        heard = await loop.transport.launch(lambda comm: roll.call(comm, mine))
+        self._check(heard)
+        await self._hand_on(heard)
+        self._before = Before(outer)
+        due = outer.due() if heard.due else []
+        outer.weight = heard.weight(loop.runner.comm.rank)
+        if due:
+            await outer.launch(due)
+        arrived = [(number, await outer.arrive(number)) for number in due]
+        await loop.transport.launch(roll.ballot)
+        for number, means in arrived:
+            outer.take(number, means)
+        self._lineage = heard.lineage
+        self._taken += heard.due
+        self.samples = -1
+        self._crews.settled(self._taken)
+
+    def _board(self, crew: Crew) -> None:
+        """Work with this crew; what a memory knows of other ranks it knew of the last crew, and is forgotten."""
+        if crew is self._crew:
+            return
+        runner = self.loop.runner
+        self._crew = runner.transport = crew
+        runner.telemetry.move(crew.traffic, crew.comm.size)
+        self.loop.method.exchange.check(crew.comm.size)
+        for bucket in self.loop.buckets:
+            for chunk in bucket.chunks:
+                slots = bucket.exchange.slots(chunk.layout, crew.comm)
+                fresh = bucket.exchange.init(chunk.layout, crew.comm, bucket.flat.device)
+                keep = not any(slot.replicated or slot.on_resize == "reset" for slot in slots.values())
+                for name, tensor in fresh.items() if keep else ():
+                    whole = bucket.exchange.span(name, chunk.layout, crew.comm) == (0, chunk.layout.numel)
+                    if whole and name in chunk.state:
+                        tensor.copy_(chunk.state[name])
+                chunk.state = fresh
+
+    def _check(self, heard: roll.Roll) -> None:
+        """A rank that was started with something else must not take part; the others go on without it."""
+        rank = self.loop.runner.comm.rank
+        if field := heard.differs(rank):
+            raise ValueError(f"this rank differs from the others in {field}; start it as they were started")
+        for other in range(len(heard.said)):
+            if field := heard.differs(other):
+                raise PeerError(f"rank {other} differs from the others in {field}", (other,))
+
+    async def _hand_on(self, heard: roll.Roll) -> None:
+        loop, rank = self.loop, self.loop.runner.comm.rank
+        to = [one for one in heard.newcomers if heard.giver(one) == rank]
+        if rank in heard.newcomers:
+            giver = heard.giver(rank)
+            data = await loop.transport.launch(lambda comm: hand_on.received(comm, giver))
+            state = hand_on.unpack(data, self.outer, self._model)
+            self._lineage, self._taken = state["lineage"], state["taken"]
+            self.samples = 0  # it stands where the round began
+            self._forget()
+            self._healed += 1
+        elif to:
+            mine = {"lineage": self._lineage, "taken": self._taken}
+            data = hand_on.packed(self.outer, self._model, mine)
+            await loop.transport.launch(lambda comm: hand_on.sent(comm, to, data))
+
+    def _forget(self) -> None:
+        """Start without memories: what this rank held back belongs to another lineage."""
+        for bucket in self.loop.buckets:
+            for chunk in bucket.chunks:
+                chunk.state = bucket.exchange.init(chunk.layout, self.loop.runner.comm, bucket.flat.device)
