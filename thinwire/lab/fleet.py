@@ -22,6 +22,7 @@ from torch import nn
 
 from thinwire.core.method import Method
 from thinwire.integrations import torchft
+from thinwire.lab.launch import PRELOAD
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -81,7 +82,7 @@ class Fleet:
     def __init__(self, course: Course, replicas: int, *, grace: float = 3.0, alive: float = 1.0) -> None:
         self.course = course
         self._context = mp.get_context("forkserver")  # starting one is then a fork, and takes no imports
-        self._context.set_forkserver_preload(["thinwire.lab.fleet", "torchft"])
+        self._context.set_forkserver_preload([*PRELOAD, "thinwire.lab.fleet", "torchft"])
         self.lighthouse = torchft.lighthouse(quorum=course.quorum, grace=grace, alive=alive, bind="[::]:0")
         self.replicas: dict[int, Replica] = {}
         self.reports: list[Report] = []
