@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
 
 FOUND = 100.0  # milliseconds between looks of the lighthouse at who has come
+_stores: weakref.WeakKeyDictionary[Any, dist.TCPStore] = weakref.WeakKeyDictionary()  # each lives as its manager does
 
 
 def lighthouse(*, quorum: int, grace: float = 5.0, alive: float = 5.0, bind: str = "[::]:0") -> Any:
@@ -97,7 +99,7 @@ def manager(
         replica_id=name,
         hostname=host,
     )
-    made.thinwire_store = store  # it lives as long as the manager
+    _stores[made] = store
     return made
 
 

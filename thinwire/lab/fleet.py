@@ -7,11 +7,9 @@ anchor, and what `stats` says; in shared memory lies what it is doing now.
 from __future__ import annotations
 
 import logging
-import multiprocessing as mp
-import os
-import signal
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -22,13 +20,17 @@ from torch import nn
 
 from thinwire.core.method import Method
 from thinwire.integrations import torchft
-from thinwire.lab.launch import PRELOAD
+from thinwire.lab.launch import inheriting
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 PHASES = ("coming", "local steps", "round")
 HOST = "localhost"
+
+
+def _nothing(replica: int, life: int) -> None:
+    """Live undisturbed."""
 
 
 @final
@@ -42,6 +44,7 @@ class Course:
     pause: float = 0.01  # seconds that a local step takes beside its computation
     quorum: int = 2
     timeout: float = 20.0
+    prepare: Callable[[int, int], None] = _nothing  # is told the replica and how often it had been started
 
 
 class Report(NamedTuple):
@@ -81,8 +84,7 @@ class Fleet:
 
     def __init__(self, course: Course, replicas: int, *, grace: float = 3.0, alive: float = 1.0) -> None:
         self.course = course
-        self._context = mp.get_context("forkserver")  # starting one is then a fork, and takes no imports
-        self._context.set_forkserver_preload([*PRELOAD, "thinwire.lab.fleet", "torchft"])
+        self._context = inheriting()
         self.lighthouse = torchft.lighthouse(quorum=course.quorum, grace=grace, alive=alive, bind="[::]:0")
         self.replicas: dict[int, Replica] = {}
         self.reports: list[Report] = []
@@ -103,9 +105,9 @@ class Fleet:
         self._lives[number] += 1
 
     def kill(self, number: int) -> None:
-        """With SIGKILL."""
+        """Send SIGKILL, and read what it had said."""
         replica = self.replicas.pop(number)
-        os.kill(replica.process.pid or 0, signal.SIGKILL)
+        replica.process.kill()
         replica.process.join()
         self._read(replica)
         replica.pipe.close()
@@ -118,16 +120,24 @@ class Fleet:
             self._read(by_pipe[pipe])
         return self.reports[before:]
 
-    def until(self, rounds: int, seconds: float, *, on: list[int] | None = None) -> None:
-        """Wait until these replicas, or all, have said that they took so many rounds; TimeoutError if they have not."""
-        waited = time.monotonic() + seconds
-        wanted = list(self.replicas) if on is None else on
-        while any(self.taken(number) < rounds for number in wanted):
-            if time.monotonic() > waited:
-                taken = {number: self.taken(number) for number in wanted}
-                doing = {number: self.replicas[number].doing for number in wanted}
-                raise TimeoutError(f"{rounds} rounds were not taken in {seconds} s: {taken}, {doing}")
+    def further(self, rounds: int, seconds: float) -> None:
+        """Wait until all replicas have said that they took so many more rounds; TimeoutError if they have not."""
+        goal = rounds + max([report.rounds for report in self.reports], default=0)
+        late = time.monotonic() + seconds
+        while any(self.taken(number) < goal for number in self.replicas):
+            if time.monotonic() > late:
+                doing = {number: (self.taken(number), one.doing) for number, one in self.replicas.items()}
+                raise TimeoutError(f"round {goal} was not taken by all in {seconds} s: {doing}")
             self.listen(0.05)
+
+    def gone(self, number: int, seconds: float) -> None:
+        """Wait until a replica has ended by itself; TimeoutError if it does not in time."""
+        replica, late = self.replicas[number], time.monotonic() + seconds
+        while replica.process.is_alive():
+            if time.monotonic() > late:
+                raise TimeoutError(f"replica {number} has not ended in {seconds} s: {replica.doing}")
+            self.listen(0.05)
+        self.kill(number)
 
     def taken(self, number: int) -> int:
         """Rounds that a replica has said it has taken in its present life; -1 if it has said nothing."""
@@ -163,6 +173,7 @@ def _live(number: int, life: int, lighthouse: str, course: Course, pipe: Connect
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     torch.manual_seed(1000 * life + number)
+    course.prepare(number, life)
     model = nn.Sequential(nn.Linear(course.width, course.width), nn.Tanh(), nn.Linear(course.width, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=course.lr, momentum=0.9)
     manager = torchft.manager(
