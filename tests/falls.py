@@ -9,7 +9,7 @@ from thinwire.core.comm import Comm, to_tensor
 from thinwire.engine import hand_on, roll
 
 
-def fall() -> None:
+def fall(*_: object) -> None:
     """As kill -9 does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -43,4 +43,4 @@ def falls(replica: int, life: int) -> None:
     if life < 2:
         roll.ballot = (half, before)[life]
     else:
-        hand_on.unpack = lambda *_: fall()
+        hand_on.unpack = fall  # type: ignore[assignment]  # it does not return
