@@ -43,4 +43,4 @@ def falls(replica: int, life: int) -> None:
     if life < 2:
         roll.ballot = (half, before)[life]
     else:
-        hand_on.unpack = fall  # type: ignore[assignment]  # it does not return
+        hand_on.unpacked = fall  # type: ignore[assignment]  # it does not return

@@ -119,16 +119,41 @@ def weighted() -> tuple[float, bool, int]:
     return float((anchor - (begin - moved)).abs().max()), equal_everywhere(flat(model)), crews.rounds
 
 
+def resumed() -> list[bool]:
+    """Whether training goes on, bit for bit, from states saved in the midst of a round."""
+    found = []
+    for exchange in (AllGather(EF), ScatterGather(NOISY)):
+        method = tw.Method(exchange, tw.Sync(of=Delta(), every=4))
+        bits, state = [], None
+        for first in (0, 6):
+            model = normed()
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            with Member(model, optimizer, method, Standing(1), Settings(min_size=0)) as wire:
+                if state is not None:
+                    wire.load_state_dict(state)
+                for step in range(first, 12):
+                    if step == 6 and state is None:
+                        state = wire.state_dict()
+                    optimizer.zero_grad()
+                    loss(model, batch(step)).backward()
+                    optimizer.step()
+                    wire.samples(8)
+            bits.append(torch.cat([flat(model), *(buffer.float().flatten() for buffer in model.buffers())]))
+        found.append(torch.equal(*bits))
+    return found
+
+
 def all_cases() -> tuple[Any, ...]:
-    return beside_attach(), weighted()
+    return beside_attach(), weighted(), resumed()
 
 
 def test_rounds_have_the_bits_of_attach_and_a_failed_one_leaves_no_trace() -> None:
-    for found, (apart, equal, rounds) in on_ranks(all_cases, 3):
+    for found, (apart, equal, rounds), on in on_ranks(all_cases, 3):
         assert found == dict.fromkeys(OUTER, (True, True, 2))
         assert apart < 1e-5
         assert equal
         assert rounds == 1
+        assert on == [True, True]
 
 
 def forgetful() -> list[tuple[str, bool]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def packed(outer: Outer, model: nn.Module, more: Mapping[str, Any]) -> Tensor:
-    """The state of this rank as bytes, with the entries of `more`."""
+def collected(outer: Outer, model: nn.Module, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of this rank, with the entries of `more`; tensors are its own, not copies."""
     loop = outer.loop
-    state = {
+    return {
         "anchor": outer.anchors.model(),
         "rest": {name: tensor.detach() for name, tensor in _rest(outer, model).items()},
         "outer": outer.anchors.save(),
@@ -39,16 +40,12 @@ def packed(outer: Outer, model: nn.Module, more: Mapping[str, Any]) -> Tensor:
         "seed": loop.runner.seed,
         **more,
     }
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return to_tensor(buffer.getvalue())
 
 
 @torch.no_grad()
-def unpack(data: Tensor, outer: Outer, model: nn.Module) -> dict[str, Any]:
-    """Take over the state of another rank; returns all of it."""
+def taken(state: Mapping[str, Any], outer: Outer, model: nn.Module) -> None:
+    """Take over what `collected` returned."""
     loop = outer.loop
-    state: dict[str, Any] = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu", weights_only=True)
     for bucket in loop.buckets:
         for item, view in zip(bucket.items, bucket.views, strict=True):
             view.copy_(state["anchor"][item.name])
@@ -59,8 +56,20 @@ def unpack(data: Tensor, outer: Outer, model: nn.Module) -> dict[str, Any]:
     outer.anchors.load(state["outer"])
     if loop.optimizer is not None:
         loop.optimizer.load_state_dict(state["inner"])
-    loop.kept = state["kept"]
+    loop.kept = deepcopy(state["kept"])
     loop.runner.round, loop.runner.seed = state["round"], state["seed"]
+
+
+def packed(state: Mapping[str, Any]) -> Tensor:
+    """A state as bytes."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return to_tensor(buffer.getvalue())
+
+
+def unpacked(data: Tensor) -> dict[str, Any]:
+    """The inverse of `packed`."""
+    state: dict[str, Any] = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu", weights_only=True)
     return state
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from thinwire.core.method import Method
 from thinwire.core.version import VERSION
 from thinwire.engine.crew import Crews, Nobody, blocking
+from thinwire.engine.ending import release, watch_over
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
@@ -107,6 +108,7 @@ class Member:
             raise
         self._refused = refuse_ddp(model)
         attached.add(optimizer)
+        watch_over(self)
 
     @property
     def method(self) -> Method:
@@ -144,8 +146,24 @@ class Member:
         """The anchor by parameter, which is equal on all replicas that took the same rounds."""
         return self._schedule.anchor()
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this replica, for torch.save: one file per replica, between two steps."""
+        return blocking(self._schedule.save())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Replicas that load states of the same round go on from it together.
+
+        In the next round a replica of fewer rounds than another takes over the state of that one.
+        """
+        self._driver.load(state, resized=False)
+
+    def leave(self, why: str) -> None:
+        """Detach because the interpreter ends."""
+        self.detach()
+
     def detach(self) -> None:
         """Take part no longer; the others go on."""
+        release(self)
         self._refused.remove()
         attached.discard(self._optimizer)
         self._close()

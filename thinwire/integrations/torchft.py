@@ -145,8 +145,14 @@ class Managed(Crews):
 
     def assemble(self) -> Crew:
         """A quorum; its group is another one when somebody has come or gone, or when the last round failed."""
-        self._manager.start_quorum(allow_heal=False)
-        self._manager.wait_quorum()
+        try:
+            self._manager.start_quorum(allow_heal=False)
+            self._manager.wait_quorum()
+        except TimeoutError as error:
+            raise TimeoutError(
+                "no quorum has come together in the manager's quorum_timeout; start the lighthouse, and as many "
+                f"replicas as it asks for ({error})"
+            ) from error
         if failed := self._manager.errored():
             raise PeerError(f"no process group could be made: {failed.original_exception}")
         group = self._group.parent

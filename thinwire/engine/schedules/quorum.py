@@ -19,11 +19,14 @@ import logging
 import secrets
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
+
+import torch
 
 from thinwire.core.errors import PeerError
 from thinwire.engine import hand_on, roll
 from thinwire.engine.events import StepBegins, StepEnds
+from thinwire.engine.pieces import assembled, covered, held, pieces, stored
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.outer import Outer
 
@@ -99,6 +102,27 @@ class Quorum(Schedule):
         figures = {"rounds_taken": self._taken, "rounds_again": self._again, "healed": self._healed}
         return {**self.outer.report(), **figures, "crew": self.loop.runner.comm.size}
 
+    async def save(self) -> dict[str, Any]:
+        """What is handed on, and what is not: the memories, and how far this rank has gone from the anchor."""
+        await self.outer.save()  # the model is beside the anchor then
+        kept = stored(pieces(self.loop.runner.comm, self.loop.buckets))
+        return deepcopy({**self._state(), "samples": self.samples, "tensors": kept})
+
+    @torch.no_grad()
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
+        """Go on from there; of the memories, with what still fits the crew. What others have is seen in a round."""
+        loop, own = self.loop, held(saved["tensors"])
+        self._take_over(saved)
+        self.samples = saved["samples"]
+        for piece in pieces(loop.runner.comm, loop.buckets):
+            if piece.leads:
+                piece.data.copy_(assembled([own], piece)) if covered(own, piece) else piece.data.fill_(
+                    piece.slot.fill
+                )
+        for bucket in loop.buckets:
+            bucket.flat.copy_(bucket.extra["model"])
+        loop.take()
+
     async def _round(self) -> None:
         for _ in range(TRIES):
             try:
@@ -170,15 +194,20 @@ class Quorum(Schedule):
         if rank in heard.newcomers:
             giver = heard.giver(rank)
             data = await loop.transport.launch(lambda comm: hand_on.received(comm, giver))
-            state = hand_on.unpack(data, self.outer, self._model)
-            self._lineage, self._taken = state["lineage"], state["taken"]
+            self._take_over(hand_on.unpacked(data))
             self.samples = 0  # it stands where the round began
             self._forget()
             self._healed += 1
         elif to:
-            mine = {"lineage": self._lineage, "taken": self._taken}
-            data = hand_on.packed(self.outer, self._model, mine)
+            data = hand_on.packed(self._state())
             await loop.transport.launch(lambda comm: hand_on.sent(comm, to, data))
+
+    def _state(self) -> dict[str, Any]:
+        return hand_on.collected(self.outer, self._model, {"lineage": self._lineage, "taken": self._taken})
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        hand_on.taken(state, self.outer, self._model)
+        self._lineage, self._taken = state["lineage"], state["taken"]
 
     def _forget(self) -> None:
         """Start without memories: what this rank held back belongs to another lineage."""
