@@ -69,6 +69,10 @@ class Backend(ABC):
         """Send, and do not wait."""
         return dist.isend(x, to, group)
 
+    def finish(self, work: dist.Work) -> None:
+        """Wait for a send or a receive."""
+        work.wait()
+
     def recv(self, x: Tensor, source: int | None, group: dist.ProcessGroup) -> int:
         """Receive from `source`, or from anybody; returns the sender."""
         return dist.recv(x, source, group)

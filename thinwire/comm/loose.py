@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import final
 
 import torch.distributed as dist
@@ -19,7 +20,10 @@ from thinwire.comm.processes import EdgeError
 
 @final
 class Loose(Gloo):
-    """Calls of the group's own methods."""
+    """Calls of the group's own methods, each of which may take `timeout` seconds."""
+
+    def __init__(self, timeout: float) -> None:
+        self._limit = timedelta(seconds=timeout)
 
     def places(self, group: dist.ProcessGroup) -> tuple[int, list[int]]:
         """The group is all there is."""
@@ -28,14 +32,14 @@ class Loose(Gloo):
     def all_reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup) -> None:
         """Reduce over the group, in place."""
         options = AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(op)
+        options.reduceOp, options.timeout = dist.ReduceOp(op), self._limit
         with _edges():
-            group.allreduce([x], options).wait()
+            group.allreduce([x], options).wait(self._limit)
 
     def send(self, x: Tensor, to: int, group: dist.ProcessGroup) -> None:
         """Send, and wait until it is received."""
         with _edges((to,)):
-            group.send([x], to, 0).wait()
+            self.finish(group.send([x], to, 0))
 
     def post(self, x: Tensor, to: int, group: dist.ProcessGroup) -> dist.Work | None:
         """Send, and do not wait."""
@@ -47,8 +51,12 @@ class Loose(Gloo):
         if source is None:
             raise ValueError("a group that may change receives from a rank that is named; write comm.recv(source)")
         with _edges((source,)):
-            group.recv([x], source, 0).wait()
+            self.finish(group.recv([x], source, 0))
         return source
+
+    def finish(self, work: dist.Work) -> None:
+        """Wait for a send or a receive; without a limit it would be the time in which the group was made."""
+        work.wait(self._limit)
 
 
 @contextmanager

@@ -252,7 +252,7 @@ class Processes:
                     self._broke(ranks, peer, broken, error)
         for peer, work in works:
             try:
-                work.wait()
+                self._backend.finish(work)
             except RuntimeError as error:
                 self._broke(ranks, peer, broken, error)
         return broken

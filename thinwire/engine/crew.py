@@ -77,7 +77,7 @@ class Crew(Transport):
     def __init__(self, group: dist.ProcessGroup, lanes: int, timeout: float) -> None:
         self.group: dist.ProcessGroup | None = group
         self.timeout = timeout
-        drivers = [Processes({tuple(range(group.size())): group}, None, Loose()) for _ in range(lanes)]
+        drivers = [Processes({tuple(range(group.size())): group}, None, Loose(timeout)) for _ in range(lanes)]
         self.comm = drivers[0].comm
         self.traffic = [driver.traffic for driver in drivers]
         self._failed = ""

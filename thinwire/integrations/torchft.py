@@ -71,26 +71,26 @@ def manager(
     quorum: int,
     name: str = "replica",
     hostname: str | None = None,
-    timeout: float = 60.0,
+    meeting: float = 10.0,
     quorum_timeout: float = 3600.0,
 ) -> Any:
     """A torchft `Manager` for a replica of one process, with a store of its own.
 
-    The others reach this one at `hostname`. A connection over which nothing comes for `timeout` seconds has broken;
-    a round for which no quorum comes together in `quorum_timeout` seconds is an error.
+    The others reach this one at `hostname`. A process group that is not made in `meeting` seconds, because somebody
+    died meanwhile, is given up for another; a quorum that does not come together in `quorum_timeout` is an error.
     """
     torchft = _torchft("torchft")
-    host = hostname or socket.gethostname()
+    host, soon = hostname or socket.gethostname(), timedelta(seconds=meeting)
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     made = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=timeout)),
+        pg=torchft.ProcessGroupGloo(timeout=soon),
         load_state_dict=None,
         state_dict=None,
         min_replica_size=quorum,
         use_async_quorum=False,
-        timeout=timedelta(seconds=timeout),
+        timeout=soon,
         quorum_timeout=timedelta(seconds=quorum_timeout),
-        connect_timeout=timedelta(seconds=timeout),
+        connect_timeout=soon,
         rank=0,
         world_size=1,
         store_addr=host,
@@ -112,18 +112,20 @@ def outer(
     min_size: int | None = None,
     exclude: Sequence[str] = (),
     seed: int = 0,
+    timeout: float = 60.0,
 ) -> Member:
     """Train with `method`, which has an outer loop, among the replicas that `manager` finds; as `thinwire.attach`.
 
     It returns when this replica has met others. If they are in the midst of training, that is in their next round,
     and this replica has their anchor, outer state, buffers and optimizer then, and has taken part in the round.
+    A replica from which nothing comes for `timeout` seconds is lost; one that was killed is noticed at once.
     """
     check_method_type(method, "torchft.outer(model, optimizer, {}, manager=manager)")
     check_model(model)
     check_optimizer(optimizer)
     check_free(optimizer)
     check_membership(method)
-    crews = Managed(manager, 1 if method.exchange.one_piece else method.overlap.in_flight)
+    crews = Managed(manager, 1 if method.exchange.one_piece else method.overlap.in_flight, timeout)
     settings = Settings(min_size, tuple_of(exclude), seed)
     return Member(model, optimizer, method, crews, settings)
 
@@ -132,9 +134,9 @@ def outer(
 class Managed(Crews):
     """Crews from a torchft `Manager`."""
 
-    def __init__(self, manager: Any, lanes: int) -> None:
+    def __init__(self, manager: Any, lanes: int, timeout: float) -> None:
         process_group = _torchft("torchft.process_group")
-        self._manager, self._lanes = manager, lanes
+        self._manager, self._lanes, self._timeout = manager, lanes, timeout
         self._group = manager._pg  # as torchft's own wrappers find it
         if not isinstance(self._group, process_group.ProcessGroupGloo):
             raise ValueError(
@@ -158,7 +160,7 @@ class Managed(Crews):
         group = self._group.parent
         if self._crew is None or self._crew.group is not group:
             self._close()
-            self._crew = Crew(group, self._lanes, self._group._timeout.total_seconds())
+            self._crew = Crew(group, self._lanes, self._timeout)
         return self._crew
 
     def dissolve(self, error: Exception) -> None:

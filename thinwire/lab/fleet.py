@@ -43,7 +43,7 @@ class Course:
     lr: float = 0.01
     pause: float = 0.01  # seconds that a local step takes beside its computation
     quorum: int = 2
-    timeout: float = 20.0
+    meeting: float = 5.0
     prepare: Callable[[int, int], None] = _nothing  # is told the replica and how often it had been started
 
 
@@ -181,10 +181,10 @@ def _live(number: int, life: int, lighthouse: str, course: Course, pipe: Connect
         quorum=course.quorum,
         name=f"replica{number}",
         hostname=HOST,
-        timeout=course.timeout,
-        quorum_timeout=60.0,
+        meeting=course.meeting,
+        quorum_timeout=120.0,
     )
-    with torchft.outer(model, optimizer, course.method, manager=manager) as wire:
+    with torchft.outer(model, optimizer, course.method, manager=manager, timeout=20.0) as wire:
         phase.value, told = 1, -1
         while True:
             stats = wire.stats()
