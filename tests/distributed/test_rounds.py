@@ -195,7 +195,7 @@ def test_what_a_memory_knows_of_other_ranks_is_forgotten_with_them() -> None:
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (tw.methods.qsgd(), r"no outer loop.*write Method\(exchange, Sync\(of=thinwire.sync.Delta\(\), every=50\)\)"),
+        (tw.methods.qsgd(), r"no outer loop.*write thinwire.methods.diloco\(\)"),
         (tw.Method(AllGather(EF), tw.Sync(of=Delta(delay=2), every=4)), "write delay=0"),
         (tw.Method(AllGather(EF), tw.Sync(of=Delta(period=Shrinking()), every=4)), r"write Fixed\(\)"),
         (tw.Method(AllGather(EF), tw.Sync(of=Delta(period=AtEnd()), every=4)), r"write Fixed\(\)"),

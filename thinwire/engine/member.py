@@ -39,7 +39,7 @@ def check_membership(method: Method) -> None:
     if not isinstance(of, Delta):
         raise ValueError(
             f"{method.id} has no outer loop, between whose rounds ranks could come and go; "
-            f"write Method(exchange, Sync(of=thinwire.sync.Delta(), every=50))"
+            "write thinwire.methods.diloco(), or Method(exchange, Sync(of=thinwire.sync.Delta(), every=50))"
         )
     if exchange.scope != "everybody" or exchange.groups(4):
         raise ValueError(f"{exchange.name} needs to know its ranks beforehand; write AllGather, or ScatterGather")

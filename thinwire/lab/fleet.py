@@ -7,10 +7,12 @@ anchor, and what `stats` says; in shared memory lies what it is doing now.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -120,11 +122,25 @@ class Fleet:
             self._read(by_pipe[pipe])
         return self.reports[before:]
 
-    def further(self, rounds: int, seconds: float) -> None:
+    @contextmanager
+    def stopped(self, number: int) -> Iterator[None]:
+        """Let a replica stand still in its local steps, with SIGSTOP."""
+        pid = self.replicas[number].process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        while self.replicas[number].doing != "local steps":
+            os.kill(pid, signal.SIGCONT)
+            self.listen(0.01)
+            os.kill(pid, signal.SIGSTOP)
+        yield
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def further(self, rounds: int, seconds: float, *, without: Sequence[int] = ()) -> None:
         """Wait until all replicas have said that they took so many more rounds; TimeoutError if they have not."""
         goal = rounds + max([report.rounds for report in self.reports], default=0)
         late = time.monotonic() + seconds
-        while any(self.taken(number) < goal for number in self.replicas):
+        while any(self.taken(number) < goal for number in self.replicas if number not in without):
             if time.monotonic() > late:
                 doing = {number: (self.taken(number), one.doing) for number, one in self.replicas.items()}
                 raise TimeoutError(f"round {goal} was not taken by all in {seconds} s: {doing}")
