@@ -36,7 +36,7 @@ def falls(replica: int, life: int) -> None:
     async def before(comm: Comm) -> None:
         nonlocal ballots
         ballots += 1
-        if ballots == 2:
+        if ballots == 3:
             fall()
         await sound(comm)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from thinwire.engine.roll import Roll, Said
 
 
-def said(lineage: str, rounds: int = 0, samples: int = -1, **fields: int) -> Said:
-    return Said(lineage, rounds, samples, f"nonce of {lineage}", fields)
+def said(lineage: str, rounds: int = 0, samples: int = -1, *, prepared: bool = False, **fields: int) -> Said:
+    return Said(lineage, rounds, prepared, bool(lineage) and not prepared, samples, f"nonce of {lineage}", fields)
 
 
 def test_all_have_just_come() -> None:
@@ -24,7 +26,7 @@ def test_newcomers_are_shared_among_those_who_are_there() -> None:
 
 
 def test_the_lineage_of_more_rounds_goes_on() -> None:
-    """One rank heard the whole ballot, and the two others did not."""
+    """The two others were left out of a round."""
     roll = Roll([said("a", 3), said("a", 3), said("b", 4)])
     assert (roll.leader, roll.newcomers) == (2, [0, 1])
 
@@ -33,6 +35,26 @@ def test_of_two_lineages_that_of_more_ranks_goes_on() -> None:
     """The two others took the round again, without the one that had taken it first."""
     roll = Roll([said("b", 4), said("c", 4), said("c", 4)])
     assert (roll.leader, roll.newcomers) == (1, [0])
+
+
+def test_who_is_prepared_completes_the_round_unless_somebody_has_taken_it() -> None:
+    ready = said("b", 4, prepared=True)
+    alone = Roll([said("a", 3), ready, ready, said("")])
+    assert (alone.leader, alone.newcomers, alone.due, alone.lineage) == (1, [0, 3], False, "b")
+    assert [alone.completes(rank) for rank in range(4)] == [False, True, True, False]
+    beside = Roll([said("a", 3), ready, said("b", 4), ready])
+    assert (beside.leader, beside.newcomers, beside.due) == (2, [0, 1, 3], True)
+    assert not any(beside.completes(rank) for rank in range(4))
+    late = Roll([ready, said("c", 4), ready])  # which had not been prepared, and took the round again
+    assert (late.leader, late.newcomers, late.due) == (1, [0, 2], True)
+
+
+def test_who_has_completed_a_round_and_gone_no_further_waits_for_no_other() -> None:
+    done = replace(said("b", 4), due=False)
+    roll = Roll([done, said(""), done])
+    assert (roll.leader, roll.newcomers, roll.due, roll.lineage) == (0, [1], False, "b")
+    beside = Roll([done, said("b", 4), done])
+    assert (beside.leader, beside.newcomers, beside.due) == (1, [0, 2], True)
 
 
 def test_every_round_has_a_lineage_of_its_own() -> None:

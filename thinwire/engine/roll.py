@@ -4,6 +4,9 @@ A rank has a *lineage*, a name for the rounds that made its anchor: equal lineag
 rank that has just come has none. The lineage that has taken the most rounds goes on; of several, that of the most
 ranks. Ranks of other lineages were left out of a round, or took one that the others gave up; they take over the state
 of a rank that goes on, and count nothing in this round.
+
+A rank that has all it needs for a round, and does not know whether others have taken it, speaks of the lineage that
+the round makes, as *prepared*: if nobody has taken it, or another instead, it takes the round now.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class Said:
 
     lineage: str  # empty where it has just come
     rounds: int
+    prepared: bool  # whether it has not taken the last of them yet
+    due: bool  # whether it has taken local steps since, and has a way to send
     samples: int  # seen since the last round; -1 if nobody told it
     nonce: str
     fields: Mapping[str, int]  # checksums of what must be the same on all
@@ -44,14 +49,21 @@ class Roll:
     def leader(self) -> int:
         """The first rank of the lineage that goes on."""
         ranks = Counter(one.lineage for one in self.said)
-        order = [(bool(one.lineage), one.rounds, ranks[one.lineage], -rank) for rank, one in enumerate(self.said)]
+        taken = {one.lineage for one in self.said if not one.prepared}
+        order = [
+            (one.rounds, one.lineage in taken, ranks[one.lineage], not one.prepared, one.due, -rank)
+            if one.lineage
+            else (-1, False, 0, False, False, -rank)
+            for rank, one in enumerate(self.said)
+        ]
         return -max(order)[-1]
 
     @property
     def holders(self) -> list[int]:
-        """The ranks of that lineage: if all have just come, one of them."""
+        """The ranks of that lineage, as far as the leader: if all have just come, one of them."""
         first = self.said[self.leader]
-        equal = [rank for rank, one in enumerate(self.said) if one.lineage == first.lineage]
+        here = first.lineage, first.prepared, first.due
+        equal = [rank for rank, one in enumerate(self.said) if (one.lineage, one.prepared, one.due) == here]
         return equal if first.lineage else equal[:1]
 
     @property
@@ -63,14 +75,20 @@ class Roll:
         """From whom a newcomer gets its state."""
         return self.holders[self.newcomers.index(newcomer) % len(self.holders)]
 
+    def completes(self, rank: int) -> bool:
+        """Whether a rank that is prepared takes its round now: nobody has taken it who could hand it on."""
+        return rank in self.holders and self.said[rank].prepared
+
     @property
     def due(self) -> bool:
-        """Whether there is a round: not where all have just come."""
-        return bool(self.said[self.leader].lineage)
+        """Whether there is a round: not where all have just come, or have one to complete."""
+        return self.said[self.leader].due
 
     @property
     def lineage(self) -> str:
-        """The name of the state that this round will make."""
+        """The name of the state that all will have."""
+        if self.said[self.leader].lineage and not self.due:
+            return self.said[self.leader].lineage
         text = self.said[self.leader].lineage + "".join(one.nonce for one in self.said)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -37,7 +37,7 @@ WHILE_COMING = 0.2  # share of the kills that hit the replica which comes back
 def rows(kills: int, replicas: int, seed: int) -> Iterator[Row]:
     """One row per kill; TimeoutError where replicas hang."""
     draw = random.Random(seed)
-    with Fleet(Course(METHOD, width=384, pause=0.005), replicas) as fleet:
+    with Fleet(Course(METHOD, width=384, pause=0.005, quorum=replicas // 2 + 1), replicas) as fleet:
         victim, coming = 0, False
         for kill in range(kills):
             if not coming:

@@ -84,7 +84,7 @@ class Replica:
 class Fleet:
     """A lighthouse in this process, and replicas. Use it with `with`."""
 
-    def __init__(self, course: Course, replicas: int, *, grace: float = 3.0, alive: float = 1.0) -> None:
+    def __init__(self, course: Course, replicas: int, *, grace: float = 5.0, alive: float = 2.0) -> None:
         self.course = course
         self._context = inheriting()
         self.lighthouse = torchft.lighthouse(quorum=course.quorum, grace=grace, alive=alive, bind="[::]:0")

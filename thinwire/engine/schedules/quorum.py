@@ -4,13 +4,13 @@
     roll        they say which rounds they have taken, and how many samples they have seen (`engine/roll.py`)
     hand on     who has just come, or was left out, gets the state of a rank that goes on (`engine/hand_on.py`)
     exchange    as in `schedules/outer.py`, each way with its weight
-    ballot      everybody says that it has all it needs
+    ballot      everybody says that it has all it needs, and then that it has heard that from all
     take        the outer step, on each rank by itself
 
-If a rank is lost before the ballot, nothing has changed but the memories, which are put back, and the round is taken
-again by those who are left: their local steps are not lost. A rank that hears a part of the ballot does not know
-whether others have taken the round. It asks for the next crew, finds there that its lineage is behind, and takes
-over the state of those who have.
+If a rank is lost before the first ballot has ended, nobody has taken the round. Nothing has changed but the memories,
+which are put back, and the round is taken again by those who are left: their local steps are not lost. If it is lost
+in the second, some may have taken the round, and all others are prepared for it: they complete it with the next crew.
+So a round that one rank has taken is taken by all who are left, unless none of them is in the next crew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import logging
 import secrets
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
@@ -33,6 +34,7 @@ from thinwire.engine.schedules.outer import Outer
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from thinwire.engine.averages import Means
     from thinwire.engine.crew import Crew, Crews
     from thinwire.engine.loop import Loop
 
@@ -62,6 +64,13 @@ class Before:
             chunk.lr, chunk.state = lr, state
 
 
+class Prepared(NamedTuple):
+    """A round that is complete here but for its outer step; what has arrived lies in the buffers."""
+
+    lineage: str
+    arrived: list[tuple[int, Means]]
+
+
 @final
 class Quorum(Schedule):
     """An outer loop among the crews of `crews`; `fields` must be the same on all ranks."""
@@ -75,6 +84,7 @@ class Quorum(Schedule):
         self.samples = -1  # since the last round
         self._taken = self._again = self._healed = 0
         self._before: Before | None = None  # what is put back if the round under way fails
+        self._prepared: Prepared | None = None  # a round that others may have taken
 
     def begin(self) -> None:
         """The anchor is this rank's own model, until it has met others."""
@@ -132,33 +142,52 @@ class Quorum(Schedule):
                 self._again += 1
                 self._crews.dissolve(error)  # its threads have ended then, and change no memory any more
                 self._crew = None
-                if self._before is not None:
+                if self._before is not None and self._prepared is None:
                     self._before.restore()
+                    self._before = None
             else:
                 return
         raise PeerError(f"round {self._taken} has failed {TRIES} times, each time with another crew")
 
     async def _try(self) -> None:
         """Take a round, all of it or nothing."""
-        loop, outer, self._before = self.loop, self.outer, None
+        loop, outer = self.loop, self.outer
         self._board(self._crews.assemble())
-        mine = roll.Said(self._lineage, self._taken, self.samples, secrets.token_hex(8), dict(self._fields))
-        heard = await loop.transport.launch(lambda comm: roll.call(comm, mine))
+        heard = await loop.transport.launch(partial(roll.call, mine=self._said()))
         self._check(heard)
+        if self._prepared is not None and heard.completes(loop.runner.comm.rank):
+            self._complete(self._prepared)
         await self._hand_on(heard)
-        self._before = Before(outer)
-        due = outer.due() if heard.due else []
-        outer.weight = heard.weight(loop.runner.comm.rank)
-        if due:
+        if heard.due:
+            self._before = Before(outer)
+            outer.weight = heard.weight(loop.runner.comm.rank)
+            due = outer.due()
             await outer.launch(due)
-        arrived = [(number, await outer.arrive(number)) for number in due]
-        await loop.transport.launch(roll.ballot)
-        for number, means in arrived:
-            outer.take(number, means)
-        self._lineage = heard.lineage
-        self._taken += heard.due
+            arrived = [(number, await outer.arrive(number)) for number in due]
+            await loop.transport.launch(roll.ballot)
+            self._prepared = Prepared(heard.lineage, arrived)
+            await loop.transport.launch(roll.ballot)
+            self._complete(self._prepared)
+        else:
+            await loop.transport.launch(roll.ballot)
+            self._lineage = heard.lineage
         self.samples = -1
         self._crews.settled(self._taken)
+
+    def _said(self) -> roll.Said:
+        lineage, rounds = self._lineage, self._taken
+        if self._prepared is not None:
+            lineage, rounds = self._prepared.lineage, rounds + 1
+        prepared = self._prepared is not None
+        due = bool(lineage and self.outer.due()) and not prepared
+        return roll.Said(lineage, rounds, prepared, due, self.samples, secrets.token_hex(8), dict(self._fields))
+
+    def _complete(self, prepared: Prepared) -> None:
+        """Take the outer step."""
+        for number, means in prepared.arrived:
+            self.outer.take(number, means)
+        self._lineage, self._taken = prepared.lineage, self._taken + 1
+        self._prepared = self._before = None
 
     def _board(self, crew: Crew) -> None:
         """Work with this crew; what a memory knows of other ranks it knew of the last crew, and is forgotten."""
@@ -196,7 +225,10 @@ class Quorum(Schedule):
             data = await loop.transport.launch(lambda comm: hand_on.received(comm, giver))
             self._take_over(hand_on.unpacked(data))
             self.samples = 0  # it stands where the round began
-            self._forget()
+            if heard.said[rank].lineage != heard.said[heard.leader].lineage:
+                self._forget()
+            self.outer.give_up()
+            self._prepared = self._before = None
             self._healed += 1
         elif to:
             data = hand_on.packed(self._state())
