@@ -1,6 +1,6 @@
 """Churn: replicas are killed with SIGKILL at random moments and started again, one at a time.
 
-    python -m thinwire.lab.churn --kills 50 --save benchmarks/data/churn.csv
+    python benchmarks/churn.py --kills 50 --save benchmarks/data/churn.csv
 
 A row is one kill. `pause_s` is the longest time that a survivor went without a round, `again` how many rounds the
 survivors took again, `missed` the most rounds that one survivor missed, `back_s` the time from the new start to the
