@@ -10,6 +10,7 @@ from thinwire import Comm, Layout
 from thinwire.server import Book, Rule
 from thinwire.server.book import Part
 from thinwire.server.down import Sender
+from thinwire.server.steppers import Idle, Like
 from thinwire.server.words import Reply
 
 
@@ -17,8 +18,8 @@ def make_book(rule: Rule, x: Tensor, workers: int, lr: float, bound: int | None)
     """One tensor, one parameter group, answers as they are."""
     d = x.numel()
     down = Sender(None, Layout.flat(d), x, workers, comm=Comm(0, 1), seed=0, shard=0)
-    like = SGD([nn.Parameter(x.clone())], lr)
-    return Book(rule, x, [Part("x", (d,), 0)], like, workers, lambda: 0.0, bound, down)
+    stepper = Like(SGD([nn.Parameter(x.clone())], lr)) if rule.steps else Idle()
+    return Book(rule, x, [Part("x", (d,), 0)], stepper, workers, lambda: 0.0, bound, down)
 
 
 def answered(reply: Reply) -> Tensor:

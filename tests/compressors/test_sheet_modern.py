@@ -9,7 +9,7 @@ from sheet import decoded, gauss, nmse
 
 from thinwire import Key, Layout, Payload, PayloadError, kernels
 from thinwire.codecs.wide import pack_wide, unpack_wide
-from thinwire.compressors import Blockwise8, DctTopK, IntBlock, Quantile8, SparseLoco, Uniform8
+from thinwire.compressors import Blockwise8, DctTopK, IntBlock, MiniFloat, Quantile8, SparseLoco, Uniform8
 from thinwire.compressors.dct_topk import grids
 from thinwire.core.compressor import encode_with_feedback, scheme
 from thinwire.kernels.dct import basis, dct, idct
@@ -166,3 +166,11 @@ def test_settings_outside_their_range_are_refused() -> None:
         DctTopK(chunk=0)
     with pytest.raises(ValueError, match="write a positive block size"):
         Blockwise8(block=0)
+
+
+def test_fp4_without_a_mantissa_is_zero_and_seven_powers_of_two() -> None:
+    """A tie goes to the larger of two powers, as in IEEE 754 where both are odd, and to zero below the smallest."""
+    x = torch.tensor([16.0, 12.0, 11.9, 6.0, -1.5, 0.375, 0.25, 0.126, 0.125, -0.1, 0.0])
+    expected = torch.tensor([16.0, 16.0, 8.0, 8.0, -2.0, 0.5, 0.25, 0.25, 0.0, 0.0, 0.0])
+    assert torch.equal(decoded(MiniFloat("e3m0", block=None), x), expected)
+    assert MiniFloat("e3m0", block=32).nbytes(Layout.flat(1024)) == 1024 // 2 + 4 * 32

@@ -13,12 +13,24 @@ from sheet import decoded, gauss, nmse
 from thinwire import Key, Layout, PayloadError
 from thinwire.codecs.gaps import bound_gaps
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.compressors import BlockTopK, CountSketch, DgcTopK, RandomK, SampledTopK, Sbc, Strom, TopK, Wangni
+from thinwire.compressors import (
+    BlockTopK,
+    CountSketch,
+    DgcTopK,
+    Qsgd,
+    QuantisedTopK,
+    RandomK,
+    SampledTopK,
+    Sbc,
+    Strom,
+    TopK,
+    Wangni,
+)
 from thinwire.compressors.sparse import most_gaps
 from thinwire.compressors.wangni import inverse_lambda
 from thinwire.core.compressor import Compressor, encode_with_feedback
 
-SPARSE = (BlockTopK, CountSketch, DgcTopK, RandomK, SampledTopK, Sbc, Strom, TopK, Wangni)
+SPARSE = (BlockTopK, CountSketch, DgcTopK, QuantisedTopK, RandomK, SampledTopK, Sbc, Strom, TopK, Wangni)
 
 
 @pytest.mark.parametrize(("ratio", "energy"), [(0.001, 0.9877), (0.01, 0.918), (0.1, 0.558)])
@@ -47,6 +59,19 @@ def test_bits_of_top_k(indices: str) -> None:
     c = TopK(0.01, indices=indices)  # type: ignore[arg-type]
     bits = 8 * c.encode(gauss(1 << 16)).body.numel() / c.most(1 << 16)
     assert bits == pytest.approx(32 + (8.11 if indices == "gaps" else 16), rel=0.02)
+
+
+def test_quantised_top_k_is_a_quantiser_at_the_places_of_top_k() -> None:
+    x, inner = gauss(1 << 16), Qsgd(bits=4, block=64)
+    c = QuantisedTopK(0.01, compressor=inner)
+    assert 8 * c.encode(x).body.numel() / c.most(1 << 16) == pytest.approx(4.5 + 8.11, rel=0.02)
+    kept = decoded(TopK(0.01), x)
+    at = kept.nonzero()[:, 0]
+    assert torch.equal(decoded(c, x)[at], decoded(inner, kept[at]))
+    assert (decoded(c, x) != 0).sum() <= at.numel()
+    assert c.delta(1000) == pytest.approx(0.01 * (inner.delta(10) or 0))
+    with pytest.raises(ValueError, match="does not write k values into a known number of bytes"):
+        QuantisedTopK(compressor=TopK())
 
 
 def test_bits_of_block_top_k() -> None:

@@ -123,18 +123,26 @@ def refusals() -> list[str]:
         said(lambda: tw.ddp_hook(tw.methods.local_sgd(), ddp)),
         said(lambda: tw.ddp_hook("qsgd", ddp)),  # type: ignore[arg-type]
         said(lambda: wire.no_sync().__enter__()),
+        said(lambda: tw.ddp_hook(tw.methods.cr_psgd(), ddp)),
     ]
     wire.detach()
+    model = net()
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, tw.methods.cr_psgd()) as wire:
+        wire.batch(8 + dist.get_rank())
+        told.append(said(lambda: train(model, optimizer, range(1))))
     return told
 
 
 def test_what_a_hook_refuses() -> None:
-    late, double, models, word, quiet = on_ranks(refusals, 2)[0]
+    late, double, models, word, quiet, steps, grown = on_ranks(refusals, 2)[0]
     assert "all-reduce has rounds that ranks take together" in late
     assert "is torch.float64; write model.float()" in double
     assert "exchanges models" in models
     assert "write tw.ddp_hook(tw.method('qsgd'), model)" in word
     assert "write `with model.no_sync():`" in quiet
+    assert "counts the optimizer's steps; write tw.ddp_hook(method, model, optimizer)" in steps
+    assert "rank 0 called wire.batch(8)" in grown
 
 
 def compiled_names() -> list[str]:

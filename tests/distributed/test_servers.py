@@ -34,6 +34,8 @@ NAMES = [
     "ad-admm:tau=3,gamma=1,every=2",
     "spy:p=0.5,l1=0.0001,compressor=(qsgd:bits=8)",
     "dbpg:blocks=2,tau=2,l1=0.0001,kkt=0.0001,significant=0.001",
+    "async-diloco:every=2,outer_lr=0.5,compressor=(qsgd:bits=8),feedback=true",
+    "easgd-async:alpha=0.3,every=2,compressor=(qsgd:bits=8)",
 ]
 STEPS = 8
 
@@ -52,6 +54,8 @@ def trained(names: list[str]) -> list[tuple[float, float, dict[str, float]]]:
                 closures = name.startswith(("asylpg", "dc-asgd"))
                 train(model, optimizer, range(step, step + 1), closures=closures)
             stats = wire.stats()
+            if name.startswith(("async-diloco", "easgd")):
+                assert all(one.isfinite().all() for one in wire.anchor().values())
         out.append((before, loss(model, batch(99, 0)).item(), stats))
     return out
 

@@ -69,9 +69,12 @@ def test_who_is_special() -> None:
     assert held["one_piece"] == held["pulls"] == {"d-admm", "edge-admm"}
     admms = {"ad-admm", "async-admm", "consensus-admm"}
     served = {"asgd", "asylpg", "backup-workers", "dbpg", "dc-asgd", "r2sp", "softsync", "spy", "ssp"} | admms
+    served |= {"async-diloco", "eamsgd-async", "easgd-async"}
     assert held["asynchronous"] == {"ad-psgd"} | served
     assert {name for name in METHODS if made(name).bounded} == {"dbpg", "ssp"} | admms
-    assert {name for name in METHODS if made(name).local_steps} == admms
+    assert {name for name in METHODS if made(name).local_steps} == {"eamsgd-async", "easgd-async"} | admms
+    ways = {"asgd", "async-diloco", "backup-workers", "r2sp", "softsync", "ssp"}
+    assert {name for name in METHODS if made(name).takes_ways} == ways
     assert held["before_step"] == {"ad-psgd", "d-psgd"}
     assert not made("sgd").measurable
     assert made("qsgd").measurable

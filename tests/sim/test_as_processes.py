@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +18,10 @@ from torch.optim import SGD, AdamW, Muon, Optimizer
 import thinwire as tw
 from thinwire.exchange import AllGather, AllReduce, Server
 from thinwire.memory import ErrorFeedback
-from thinwire.server import Asgd
+from thinwire.server import Asgd, Backup
 from thinwire.sync import Delta
 
-STEPS = 6
+STEPS, SAMPLES = 6, 8
 METHODS = {
     "qsgd": tw.methods.qsgd(),
     "ecq-sgd": tw.methods.ecq_sgd(),
@@ -44,10 +43,15 @@ METHODS = {
     "overlap": tw.methods.overlap_local_sgd(every=4),
     "easgd": tw.methods.easgd(every=2),
     "eamsgd": tw.methods.eamsgd(every=2),
+    "ways": tw.Method(  # the servers wait for all, so that arrivals in any order give the same bits
+        Server(tw.Channel(tw.compressors.Qsgd(bits=4), ErrorFeedback()), Backup(0)),
+        tw.Sync(Delta(), every=2, staleness=None),
+    ),
+    "growing": tw.methods.cr_psgd(1.2, 10_000, theta=0.3, compressor="qsgd:bits=8"),  # runs of 4 steps on 4 ranks
 }
 SUMMED = ("cocod", "overlap", "easgd", "eamsgd")
 """Methods of which torch.distributed makes the sums, in an order of its own."""
-RESUMED = ["late", "outer", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
+RESUMED = ["late", "outer", "growing", "ways", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -88,6 +92,7 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float,
         optimizer = optimizer_of(name, model.parameters())
         wire = tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7)
         for step in range(steps):
+            wire.batch(SAMPLES)
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
@@ -99,7 +104,9 @@ def in_processes(names: list[str], steps: int) -> dict[str, tuple[Tensor, float,
 
 def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
     optimizer = partial(optimizer_of, name)
-    problem = tw.sim.Problem(net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer)
+    problem = tw.sim.Problem(
+        net, lambda model, rank, step: loss_of(model, batch(step, rank)), optimizer, batch=SAMPLES
+    )
     done = tw.simulate(METHODS[name], problem, 4, steps=steps, seed=7, min_size=0)
     anchors = [joined(anchor) for anchor in done.anchors] or [torch.empty(0)] * 4
     sent = [stats["bytes_sent"] for stats in done.stats]
@@ -107,8 +114,9 @@ def simulated(name: str, steps: int) -> list[tuple[Tensor, float, Tensor]]:
 
 
 def test_models_and_bytes_are_those_of_real_processes() -> None:
-    found: list[dict[str, tuple[Tensor, float, Tensor]]] = on_ranks(in_processes, 4, list(METHODS), STEPS)
-    for name in METHODS:
+    names = [name for name in METHODS if name != "muloco"]  # Muon takes its time, and resumes below
+    found: list[dict[str, tuple[Tensor, float, Tensor]]] = on_ranks(in_processes, 4, names, STEPS)
+    for name in names:
         for rank, (model, sent, anchor) in enumerate(simulated(name, STEPS)):
             there, bytes_there, anchor_there = found[rank][name]
             if name in SUMMED:
@@ -123,14 +131,14 @@ def test_models_and_bytes_are_those_of_real_processes() -> None:
                 assert sent == bytes_there, name
 
 
-def resumed(name: str, at: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def resumed(name: str, at: int, pair: dist.ProcessGroup) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Train through, and the same again from a checkpoint in the middle, which is returned, too."""
     ends = []
     saved: dict[str, Any] = {}
     for begin in (0, at):
         model = net()
         optimizer = optimizer_of(name, model.parameters())
-        wire = tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7)
+        wire = tw.attach(model, optimizer, METHODS[name], process_group=pair, min_size=0, seed=7)
         if begin:
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
@@ -144,6 +152,7 @@ def resumed(name: str, at: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
                     ),
                     "wire": wire.state_dict(),
                 }
+            wire.batch(SAMPLES)
             optimizer.zero_grad()
             loss_of(model, batch(step, dist.get_rank())).backward()
             optimizer.step()
@@ -152,43 +161,50 @@ def resumed(name: str, at: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
     return ends[0], ends[1], saved["wire"]
 
 
-def both(names: list[str]) -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
-    return {name: resumed(name, 5) for name in names}
+def resized(name: str, states: list[dict[str, Any]]) -> tuple[bool, float, float, bool]:
+    """Go on from all states: are ranks equal, how far from the mean model, how far they go, are they equal again."""
+    model = net()
+    optimizer = optimizer_of(name, model.parameters())
+    with tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7) as wire:
+        wire.load_state_dict(states)
+        start, mean = flat(model), flat(net())
+        if METHODS[name].exchange.served:
+            mean = start  # that of the servers
+        elif METHODS[name].sync.of.models:
+            held = [next(iter(state.values()))["tensors"] for state in states]
+            parts = [torch.stack([one[f"model|0|{key}"] for one in held]) for key, _ in model.named_parameters()]
+            mean = torch.cat([part.mean(0) for part in parts])
+        for step in range(5, 8):
+            wire.batch(SAMPLES)
+            optimizer.zero_grad()
+            loss_of(model, batch(step, dist.get_rank())).backward()
+            optimizer.step()
+        end = flat(model)
+    same, off, gone = equal_everywhere(start), float((start - mean).abs().max()), float((end - start).norm())
+    return same, off, gone, equal_everywhere(end)
 
 
-def resized(file: str) -> dict[str, tuple[Tensor, bool, Tensor]]:
-    """By method: the model that all start from, whether all ranks have it, and how it ends."""
-    found = {}
-    for name, all_states in torch.load(file).items():
-        model = net()
-        optimizer = optimizer_of(name, model.parameters())
-        with tw.attach(model, optimizer, METHODS[name], min_size=0, seed=7) as wire:
-            wire.load_state_dict(all_states)
-            start, same = flat(model), equal_everywhere(flat(model))
-            for step in range(5, 9):
-                optimizer.zero_grad()
-                loss_of(model, batch(step, dist.get_rank())).backward()
-                optimizer.step()
-            found[name] = start, same, flat(model)
-    return found
+def again(names: list[str]) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[bool, float, float, bool]]]:
+    """Two of three ranks train and resume; then all three go on from what the two have saved."""
+    pair = dist.new_group([0, 1])
+    found = {name: resumed(name, 5, pair) for name in names} if dist.get_rank() < 2 else {}
+    everybody: list[Any] = [None] * 3
+    dist.all_gather_object(everybody, {name: saved for name, (_, _, saved) in found.items()})
+    more = {name: resized(name, [saved[name] for saved in everybody[:2]]) for name in names}
+    return {name: ends[:2] for name, ends in found.items()}, more
 
 
-def test_what_is_under_way_resumes_bit_for_bit_in_the_middle_of_a_round_and_on_more_ranks(tmp_path: Path) -> None:
+def test_what_is_under_way_resumes_bit_for_bit_in_the_middle_of_a_round_and_on_more_ranks() -> None:
     """After 5 steps: rounds of four steps are under way, those of two are half through."""
-    ranks = on_ranks(both, 2, RESUMED)
-    for found in ranks:
-        for name, (through, again, _) in found.items():
-            assert torch.equal(through, again), name
-    states = {name: [found[name][2] for found in ranks] for name in RESUMED}
-    torch.save(states, tmp_path / "states")
-    for more in on_ranks(resized, 3, str(tmp_path / "states")):
-        for name, (start, same, end) in more.items():
+    for found, more in on_ranks(again, 3, RESUMED):
+        for name, (through, resumed_) in found.items():
+            assert torch.equal(through, resumed_), name
+        for name, (same, off, gone, together) in more.items():
             assert same, name
-            assert (start - end).norm() > 0.01, name
-            if METHODS[name].sync.of.models:
-                held = [next(iter(state.values()))["tensors"] for state in states[name]]
-                models = [torch.cat([one[f"model|0|{key}"] for key, _ in net().named_parameters()]) for one in held]
-                torch.testing.assert_close(start, torch.stack(models).mean(0), rtol=1e-5, atol=1e-6)
+            assert off < 1e-6, name
+            assert gone > 0.01, name
+            if METHODS[name].sync.every == 2 and name not in SUMMED and not METHODS[name].exchange.served:
+                assert together, name  # after an outer step: who joined has the anchor and its momentum
 
 
 def served(steps: int) -> tuple[Tensor, dict[str, float]]:

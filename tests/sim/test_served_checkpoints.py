@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from thinwire.memory import ErrorFeedback
 from thinwire.server import Asgd, AsyLpg, Backup, DcAsgd, R2sp, Rule, Softsync, Spy, Ssp
 from thinwire.sim import Constant, Network, Problem
 from thinwire.sim.worker import Setting, Worker
+from thinwire.sync import Delta
 
 SIZES, STEPS, AT = (5, 3, 4), 8, 4
 TARGETS = torch.randn(8, sum(SIZES), generator=torch.Generator().manual_seed(0))
@@ -69,11 +72,14 @@ def trained(
             found = await restore(runner, driver.loop.buckets, states, on_resize="mean")
             driver.load(found.own, resized=found.resized)
             await driver.schedule.adopt(found)
+            if not found.resized:
+                worker.optimizer.load_state_dict(deepcopy(states[f"rank{worker.rank}"]["optimizer"]))
         for step in steps if driver.schedule.trains else range(at or 0, (at or -1) + 1):
             first = worker.rank == 1 and early is not None
             if step == (early if first else at):
                 await runner.comm.sleep(1.0 if first else 0.0)  # the others wait for it by then
                 saved.update(collect(runner, driver.loop.buckets, await driver.schedule.save()))
+                saved[f"rank{worker.rank}"]["optimizer"] = deepcopy(worker.optimizer.state_dict())
             if driver.schedule.trains:
                 await worker.step(step)
         await driver.ends()
@@ -87,6 +93,10 @@ def trained(
 
 def served(rule: Rule, **more: Any) -> tw.Method:
     return tw.Method(Server(rule=rule, **more), tw.Sync(staleness=0 if rule.bounded else None))
+
+
+def ways(rule: Rule, **more: Any) -> tw.Method:
+    return tw.Method(Server(rule=rule, **more), replace(served(rule).sync, of=Delta(), every=3))
 
 
 IN_ORDER = [
@@ -104,6 +114,10 @@ IN_ORDER = [
     (tw.methods.spy(p=0.5, l1=0.01, compressor="qsgd:bits=8"), 1),
     (tw.methods.asylpg(batches=3, updates=4, accelerated=True), 1),
     (tw.methods.asylpg(batches=6), 2),  # in the middle of a full gradient
+    (ways(Backup(0), channel=EF, down=EF), 3),  # in the middle of a way
+    (ways(Ssp("snapshot"), servers=1), 3),
+    (tw.methods.easgd_async(every=3), 1),
+    (tw.methods.eamsgd_async(every=2, compressor="qsgd:bits=4"), 1),
 ]
 """Methods on which the order of arrivals has no influence, and a number of ranks."""
 
@@ -138,6 +152,20 @@ def test_nor_for_one_who_is_paused_before_they_have_taken_as_many_steps(rule: Ru
     quiet = rule.batches - 1 if isinstance(rule, AsyLpg) else 0  # steps of a full gradient before it is pushed
     pushed = [states[f"rank{rank}"]["served"]["worker"]["clock"] for rank in range(3)]
     assert pushed == [AT - quiet, 1 - quiet, AT - quiet]
+
+
+@pytest.mark.parametrize(
+    "method", [ways(Asgd(), channel=EF), tw.methods.easgd_async(every=2, compressor="qsgd:bits=8")]
+)
+def test_ways_and_springs_that_are_saved_are_loaded(method: tw.Method) -> None:
+    """With arrivals in any order; on another number of ranks all go on from the servers' model."""
+    slow = Constant({1: 3.0})
+    _, states = trained(method, 3, range(STEPS), at=AT, stragglers=slow)
+    _, again = trained(method, 3, range(AT, AT + 1), states, at=AT, stragglers=slow)
+    assert same(states, again)
+    _, fewer = trained(method, 2, range(AT, AT + 1), states, at=AT)
+    for what in ("x", "optimizer"):
+        assert same(of_servers(states, what), of_servers(fewer, what))
 
 
 def of_servers(states: States, what: str) -> dict[str, Any]:

@@ -137,5 +137,5 @@ def test_refusals() -> None:
         Spy(shares=(0.5, 0.4))
     with pytest.raises(ValueError, match="write one each"):
         Spy(shares=(0.5, 0.5)).check(3)
-    with pytest.raises(ValueError, match="with no memory"):
+    with pytest.raises(ValueError, match="must not add what an earlier one lost"):
         Server(tw.methods.asgd("topk:ratio=0.1", feedback=True).exchange.hops[""], Spy())

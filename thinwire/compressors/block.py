@@ -107,12 +107,12 @@ class KernelCompressor(Relaying):
         kernels.select(out).decode_mean(sides, codes, plan.quant, plan.blocks, out, weight)
 
     @final
-    def joins(self, down: Compressor, layout: Layout, like: Tensor) -> bool:
+    def joins(self, count: int, down: Compressor, layout: Layout, like: Tensor) -> bool:
         """Where both keep their scales inside what a pass of the tier holds."""
         if not isinstance(down, KernelCompressor):
             return False
         plan, then = _plan(self, layout), _plan(down, layout)
-        return one_pass(like, plan.quant, plan.blocks, then.quant, then.blocks)
+        return one_pass(like, count, plan.quant, plan.blocks, then.quant, then.blocks)
 
     @final
     def write_mean(

@@ -35,6 +35,7 @@ from thinwire.compressors.qsgd import Qsgd
 from thinwire.compressors.sparse import PLACES, Indices, check_count, how_many, refuse
 from thinwire.core.compressor import Biased, Compressor
 from thinwire.core.config import check_choice
+from thinwire.core.errors import PayloadError
 from thinwire.core.types import Layout
 from thinwire.kernels import selection
 
@@ -95,6 +96,8 @@ class QuantisedTopK(Biased):
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Read and add."""
         k, stop = self.most(layout.numel), self._values(layout)
+        if body.numel() < stop:
+            raise PayloadError(f"{self.id}: {k} values take {stop} bytes; {body.numel()} arrived")
         values = torch.zeros(k, device=body.device)
         self.compressor.add(body[:stop], Layout.flat(k), key, values, 1.0)
         here = body[stop:] if self.indices == "packed" else local(body[stop:])  # gaps are read on the host

@@ -117,6 +117,11 @@ class Exchange(Config, ABC):
         return False
 
     @property
+    def takes_ways(self) -> bool:
+        """Whether the workers of that server may push how far they went in steps of their own."""
+        return False
+
+    @property
     def pulls(self) -> bool:
         """Whether `begin` and `penalty` change what each rank minimises between two exchanges."""
         return False

@@ -23,8 +23,8 @@ class Relaying(FusedCompressor):
     """A compressor whose kernels may encode the mean of payloads without writing it to memory."""
 
     @abstractmethod
-    def joins(self, down: Compressor, layout: Layout, like: Tensor) -> bool:
-        """Whether `write_mean` saves a pass where `like` is."""
+    def joins(self, count: int, down: Compressor, layout: Layout, like: Tensor) -> bool:
+        """Whether `write_mean` of so many bodies saves a pass where `like` is, and time."""
 
     @abstractmethod
     def write_mean(
@@ -54,7 +54,7 @@ def relay(
     first, second, layout = up.encoder, down.encoder, ctx.layout
     feedback = down.memory.feedback
     plain = up.predictable and not up.memory.predicts and (feedback is not None or down.memory == NoMemory())
-    if not (plain and isinstance(first, Relaying) and first.joins(second, layout, arrived[0])):
+    if not (plain and isinstance(first, Relaying) and first.joins(len(arrived), second, layout, arrived[0])):
         return down.send(up.receive(arrived, got, ctx), sends, back)
     with back.clock.span("encode"):
         payloads = [ctx.payload(data) for data in arrived]

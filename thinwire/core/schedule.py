@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
+from thinwire.core.batches import Batches
 from thinwire.core.config import Config
 from thinwire.core.signals import Grad, Signal
 
@@ -15,7 +16,8 @@ class Sync(Config):
     """Exchange `of` every `every` steps, with results at most `staleness` late, after `warmup` uncompressed steps.
 
     `staleness` means one thing everywhere: 0 is bulk-synchronous; s on an all-reduce applies results up to s steps
-    late; s on a parameter server is SSP; None is asynchronous.
+    late; s on a parameter server is SSP; None is asynchronous. `batches` says how many samples a step takes, where
+    the training loop asks (`Wire.batch`).
     """
 
     name: ClassVar[str] = "sync"
@@ -23,6 +25,7 @@ class Sync(Config):
     every: int = 1
     staleness: int | None = 0
     warmup: int = 0
+    batches: Batches | None = None
 
     def __post_init__(self) -> None:
         if self.every < 1:

@@ -172,7 +172,8 @@ class Wire:
         """How many samples this rank should take next, where ranks take `samples` on average.
 
         With `r2sp`, ranks that call it before every step take batches in proportion to their speed, so that all take
-        equally long, and a gradient weighs as much as it has samples. With other methods it is `samples`.
+        equally long, and a gradient weighs as much as it has samples. With `cr_psgd` batches grow from `samples`, and
+        it is 0 when the budget is used up, on all ranks in the same step. With other methods it is `samples`.
         """
         if samples < 1:
             raise ValueError(f"batch({samples}): write how many samples a rank takes on average, such as batch(64)")

@@ -57,7 +57,7 @@ def ddp_hook(
             f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
             "write model = DDP(model), or tw.attach(model, optimizer, method)"
         )
-    _check_signal(method)
+    _check_signal(method, optimizer)
     if optimizer is not None:
         check_optimizer(optimizer)
         check_free(optimizer)
@@ -73,7 +73,9 @@ def ddp_hook(
     return Wire(model.module, optimizer, members, method, group, settings, make, equal=True, block=block), _hook
 
 
-def _check_signal(method: Method) -> None:
+def _check_signal(method: Method, optimizer: Optimizer | None) -> None:
+    if method.sync.batches is not None and optimizer is None:
+        raise ValueError(f"{method.id} counts the optimizer's steps; write tw.ddp_hook(method, model, optimizer)")
     if method.exchange.served:
         raise ValueError(
             f"{method.id} has a server that keeps the model, but DDP exchanges gradients; "
@@ -114,7 +116,7 @@ class DdpDriver(HookDriver):
 
     def check_switch(self, method: Method) -> None:
         """Refuse methods that exchange models."""
-        _check_signal(method)
+        _check_signal(method, self.loop.optimizer)
 
     def check_no_sync(self) -> None:
         """Refuse the block: DDP looks only at its own."""

@@ -1,4 +1,4 @@
-"""Half: the worker's half of a server's rule, on the parameters that a worker trains, shard by shard.
+"""Half: a worker's half, of a server's rule or of its own, on the parameters that it trains, shard by shard.
 
 lean    before a step of the worker's own, where the rule has some
 push    what is sent of one shard, of its model, its gradient and what else the rule wants
@@ -14,21 +14,28 @@ import torch
 from torch import Tensor
 
 from thinwire.server.keys import Keyed
-from thinwire.server.rule import Work
+from thinwire.server.steppers import Idle, Like, Outer, Stepper
+from thinwire.server.ways import Ways
+from thinwire.server.worker import Work
+from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from thinwire.core.signals import Signal
     from thinwire.core.types import Key, State
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
     from thinwire.server.rule import Rule
     from thinwire.server.shards import Shard
+    from thinwire.server.worker import WorkerHalf
 
 
 @final
 class Half:
-    """`states` is what the rule remembers on this worker, by shard: plain tensors by name."""
+    """`states` is what it remembers on this worker, by shard: plain tensors by name."""
 
-    def __init__(self, rule: Rule, loop: Loop, shards: Sequence[Shard], workers: int) -> None:
+    def __init__(self, rule: WorkerHalf, loop: Loop, shards: Sequence[Shard], workers: int) -> None:
         self._rule, self._loop, self._shards, self._workers = rule, loop, shards, workers
         self._members = [one for members in loop.members for one in members]
         self.states: list[State] = []
@@ -126,6 +133,18 @@ class Half:
         if len(set(lrs)) == 1:
             return torch.tensor(lrs[0], device=x.device)
         return torch.cat([torch.full((one.item.numel,), lrs[one.item.group]) for one in self._members]).to(x.device)
+
+
+def worker_half(of: Signal, rule: Rule) -> WorkerHalf:
+    """What workers do: as the rule says, unless what they exchange is the way of local steps."""
+    return Ways() if of.outer_loop else rule
+
+
+def stepper_of(of: Signal, rule: Rule, like: Optimizer) -> Stepper:
+    """Which optimizer a server has."""
+    if isinstance(of, Delta):
+        return Outer(of.outer)
+    return Like(like) if rule.steps else Idle()
 
 
 def _flat(parts: list[Tensor]) -> Tensor:

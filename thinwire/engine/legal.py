@@ -16,6 +16,11 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
+    if sync.batches is not None and (models or exchange.served or sync.staleness != 0):
+        raise ValueError(
+            f"batches are said where gradients are exchanged in step; got {method!r}: "
+            f"write Method(AllReduce(), Sync(batches={sync.batches!r}))"
+        )
     if exchange.served:
         _check_served(method, ranks, drop_dead=drop_dead)
         return
@@ -75,10 +80,27 @@ def _check_outer(method: Method, of: Delta) -> None:
             )
 
 
-def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
-    """A server takes the gradients of every step, or models; how far apart workers may be is for its rule to say."""
+def _check_ways(method: Method, of: Delta) -> None:
+    """Workers of a server have no rounds in common, and go on from its answer."""
     sync, exchange = method.sync, method.exchange
-    if exchange.local_steps:
+    if not exchange.takes_ways:
+        raise ValueError(
+            f"{exchange!r} is not for pseudo-gradients; write Server(rule=thinwire.server.Asgd()), or another of "
+            "Ssp(), Backup(), Softsync() and R2sp()"
+        )
+    if sync.warmup or of != Delta(outer=of.outer):
+        raise ValueError(
+            f"workers of a server push the way of all of the model and go on from the answer, each by itself; "
+            f"got {sync!r}: write Sync(of=Delta(outer=...), every={sync.every}, staleness={sync.staleness})"
+        )
+
+
+def _check_served(method: Method, ranks: int, *, drop_dead: bool) -> None:
+    """A server takes gradients, ways or models; how far apart workers may be is for its rule to say."""
+    sync, exchange = method.sync, method.exchange
+    if isinstance(sync.of, Delta):
+        _check_ways(method, sync.of)
+    elif exchange.local_steps:
         if not isinstance(sync.of, Param) or sync.warmup:
             raise ValueError(
                 f"the workers of {exchange!r} push models; got {sync!r}: "

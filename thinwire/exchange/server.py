@@ -66,10 +66,10 @@ class Server(Exchange):
             raise ValueError(
                 f"{self.rule.id} says itself how models are sent; write Server(..., rule=...) without down"
             )
-        if self.rule.sparse and self.channel.memory.remembers:
+        if self.rule.forgets and self.channel.memory.remembers:
             raise ValueError(
-                f"{self.rule.id} sends other elements in every push, and {self.channel.memory!r} remembers whole "
-                f"vectors; write Server(Channel({self.channel.compressor!r}), {self.rule!r}), with no memory"
+                f"{self.rule.id} sends something else in every push, to which {self.channel.memory!r} must not add "
+                f"what an earlier one lost; write Server(Channel({self.channel.compressor!r}), {self.rule!r})"
             )
         for channel in self.hops.values():
             if channel.memory.skips or channel.memory.receiver_slots():
@@ -129,6 +129,11 @@ class Server(Exchange):
     def local_steps(self) -> bool:
         """As its rule says."""
         return self.rule is not None and self.rule.local_steps
+
+    @property
+    def takes_ways(self) -> bool:
+        """As its rule says."""
+        return self.rule is not None and self.rule.takes_ways
 
     def check(self, n: int) -> None:
         """What the rule refuses, and servers without workers."""

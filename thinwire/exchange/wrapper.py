@@ -58,6 +58,11 @@ class Wrapper(Exchange):
         return self.inner.local_steps
 
     @property
+    def takes_ways(self) -> bool:
+        """As the inner exchange says."""
+        return self.inner.takes_ways
+
+    @property
     def scope(self) -> Scope:
         """As the inner exchange says."""
         return self.inner.scope

@@ -49,12 +49,12 @@ class Again(NamedTuple):
     first: int | None = None
 
 
-def one_pass(x: Tensor, quant: Quant, blocks: Blocks, then: Quant, after: Blocks) -> bool:
-    """Whether `mean_encode` takes one pass, where `x` is, from (`quant`, `blocks`) to (`then`, `after`)."""
-    return find("mean_encode.one_pass", x, _one_pass)(x, quant, blocks, then, after)
+def one_pass(x: Tensor, count: int, quant: Quant, blocks: Blocks, then: Quant, after: Blocks) -> bool:
+    """Whether `mean_encode` takes one pass, and less time, where `x` is, for so many payloads of `quant`."""
+    return find("mean_encode.one_pass", x, _one_pass)(x, count, quant, blocks, then, after)
 
 
-def _one_pass(x: Tensor, quant: Quant, blocks: Blocks, then: Quant, after: Blocks) -> bool:
+def _one_pass(x: Tensor, count: int, quant: Quant, blocks: Blocks, then: Quant, after: Blocks) -> bool:
     return False
 
 

@@ -7,6 +7,7 @@ from thinwire.methods.adacomm import adacomm
 from thinwire.methods.asgd import asgd
 from thinwire.methods.asylpg import asylpg
 from thinwire.methods.async_admm import async_admm
+from thinwire.methods.async_diloco import async_diloco
 from thinwire.methods.atomo import atomo
 from thinwire.methods.backup_workers import backup_workers
 from thinwire.methods.bf16 import bf16
@@ -14,6 +15,7 @@ from thinwire.methods.bmuf import bmuf
 from thinwire.methods.choco_sgd import choco_sgd
 from thinwire.methods.cocod_sgd import cocod_sgd
 from thinwire.methods.consensus_admm import consensus_admm
+from thinwire.methods.cr_psgd import cr_psgd
 from thinwire.methods.d_admm import d_admm
 from thinwire.methods.d_psgd import d_psgd
 from thinwire.methods.dbpg import dbpg
@@ -27,7 +29,9 @@ from thinwire.methods.diloco import diloco
 from thinwire.methods.double_squeeze import double_squeeze
 from thinwire.methods.drive import drive
 from thinwire.methods.eamsgd import eamsgd
+from thinwire.methods.eamsgd_async import eamsgd_async
 from thinwire.methods.easgd import easgd
+from thinwire.methods.easgd_async import easgd_async
 from thinwire.methods.ecd_psgd import ecd_psgd
 from thinwire.methods.ecq_sgd import ecq_sgd
 from thinwire.methods.eden import eden
@@ -93,6 +97,7 @@ __all__ = [
     "asgd",
     "asylpg",
     "async_admm",
+    "async_diloco",
     "atomo",
     "backup_workers",
     "bf16",
@@ -100,6 +105,7 @@ __all__ = [
     "choco_sgd",
     "cocod_sgd",
     "consensus_admm",
+    "cr_psgd",
     "d_admm",
     "d_psgd",
     "dbpg",
@@ -113,7 +119,9 @@ __all__ = [
     "double_squeeze",
     "drive",
     "eamsgd",
+    "eamsgd_async",
     "easgd",
+    "easgd_async",
     "ecd_psgd",
     "ecq_sgd",
     "eden",

@@ -11,7 +11,7 @@ The mean of the models moves by the mean of the D_i, as if nobody had waited. Ra
 model to keep.
 
 Reference: Shen, Xu, Liu, Chen, Zhang, Wang, Cheng, "Faster distributed deep net training: computation and
-communication decoupled stochastic gradient descent", IJCAI 2019, arXiv 1906.12043, algorithm 1.
+communication decoupled stochastic gradient descent", IJCAI 2019, arXiv 1906.12043.
 
 Departs from the paper: it gives ranks batches by their speed; here the loader decides. The first round begins with
 equal models, so that nothing is sent before it ends.

@@ -13,8 +13,7 @@ paper. Torch keeps the point y = x + delta v at which gradients are taken, and b
 
 is the one above, and x = y + lr delta b. Evaluate and keep the centre: `wire.anchor()`.
 
-Reference: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, arXiv 1412.6651,
-equations 5 and 6.
+Reference: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, arXiv 1412.6651.
 
 Departs from the paper: springs pull y, which is the model that torch has, and not x. The rest is as for `easgd`.
 """

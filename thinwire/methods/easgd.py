@@ -9,8 +9,7 @@ on every rank, equal on all.
 The exchange changes no sum: sum_i x_i + c stays. With beta = n / (n + 1), a = 1 / (n + 1), it puts the centre on the
 mean of ranks and centre. beta=0 leaves ranks alone. Evaluate and keep the centre: `wire.anchor()`.
 
-Reference: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, arXiv 1412.6651,
-equations 2 and 3.
+Reference: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, arXiv 1412.6651.
 
 Departs from the paper: the exchange comes after the local steps and sees what they led to; there a gradient and the
 exchange of the same step both start from x_i.

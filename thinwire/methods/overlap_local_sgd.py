@@ -10,7 +10,7 @@ With beta=0, z is the mean of the models when it was launched. a=0 leaves ranks 
 lose the steps of the round. Ranks differ; `wire.anchor()` or `wire.consensus()` is the model to keep.
 
 Reference: Wang, Liang, Joshi, "Overlap local-SGD: an algorithmic approach to hide communication delays in distributed
-SGD", ICASSP 2020, arXiv 2002.09539, equations 3 to 6, and the authors' code.
+SGD", ICASSP 2020, arXiv 2002.09539, and the authors' code.
 
 Departs from the code: there v is in units of a gradient, and follows a schedule of the learning rate. Ranks are
 pulled for the first time after two rounds; there after one, towards the model from which all set out.

@@ -10,7 +10,7 @@ decay do as they do with a gradient of zero. The first `warmup` steps are synchr
 wants them; with width=1 all are.
 
 Reference: Li, Yu, Li, Avestimehr, Kim, Schwing, "Pipe-SGD: a decentralized pipelined SGD framework for distributed
-deep net training", NeurIPS 2018, arXiv 1811.03619, algorithm 1.
+deep net training", NeurIPS 2018, arXiv 1811.03619.
 
 Departs from the paper: it truncates or quantises inside the ring, for every hop anew; here each rank compresses once,
 or twice with `exchange="scatter-gather"`. No warm-up by default, because its length is in epochs.

@@ -8,7 +8,7 @@ each. Keeps the anchor and a residual on every rank; the residual takes the plac
     anchor = anchor - outer_lr (1/n) sum_i q_i,    x_i = anchor
 
 Reference: Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025,
-arXiv 2508.15706, algorithm 1, and the code of templar (tplr-ai), whose settings are the defaults.
+arXiv 2508.15706, and the code of templar (tplr-ai), whose settings are the defaults.
 
 Departs from the paper: tensors below attach's `min_size` travel in float32. The rest is as for the compressor
 (thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta. `sparse_loco_step` exchanges

@@ -12,7 +12,7 @@ compressor="identity" it is DiLoCo; with alpha=1 ranks train as if nothing had b
 fragment from the count of steps.
 
 Reference: Douillard, Donchev, Rush, et al., "Streaming DiLoCo with overlapping communication: towards a distributed
-free lunch", 2025, arXiv 2501.18512, algorithm 2 and sections 2.2 to 2.4.
+free lunch", 2025, arXiv 2501.18512.
 
 Departs from the paper: a fragment is every P-th module, where the paper's has three transformer blocks. Q has a scale
 for every 128 elements. Payloads go to every rank, which adds them in float32; `exchange="scatter-gather"` sends less

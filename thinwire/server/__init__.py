@@ -7,11 +7,13 @@ from thinwire.server.backup import Backup
 from thinwire.server.book import Book
 from thinwire.server.dbpg import Dbpg
 from thinwire.server.dc_asgd import DcAsgd
+from thinwire.server.easgd import Easgd
 from thinwire.server.figures import total
 from thinwire.server.r2sp import R2sp
-from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.rule import Push, Rule
 from thinwire.server.spy import Spy
 from thinwire.server.ssp import Ssp
+from thinwire.server.worker import Work, WorkerHalf
 
 __all__ = [
     "Asgd",
@@ -21,6 +23,7 @@ __all__ = [
     "ConsensusAdmm",
     "Dbpg",
     "DcAsgd",
+    "Easgd",
     "Push",
     "R2sp",
     "Rule",
@@ -28,6 +31,7 @@ __all__ = [
     "Spy",
     "Ssp",
     "Work",
+    "WorkerHalf",
     "total",
 ]
 

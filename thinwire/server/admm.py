@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 from thinwire.core.config import check_choice
 from thinwire.server.prox import check_l1, soft
 from thinwire.server.reports import Reports
-from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.rule import Push, Rule
+from thinwire.server.worker import Work
 
 if TYPE_CHECKING:
     from torch import Tensor

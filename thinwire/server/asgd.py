@@ -25,6 +25,7 @@ class Asgd(Rule):
     """`aware` divides the step by the staleness."""
 
     name: ClassVar[str] = "asgd"
+    takes_ways: ClassVar[bool] = True
     aware: bool = False
 
     def arrived(self, push: Push, book: Book) -> None:
@@ -40,6 +41,7 @@ class Softsync(Rule):
     """An update for every floor(workers / `splits`) gradients; nobody waits for it."""
 
     name: ClassVar[str] = "softsync"
+    takes_ways: ClassVar[bool] = True
     splits: int = 1
     aware: bool = False
 

@@ -36,7 +36,8 @@ import torch
 
 from thinwire.core.types import Key
 from thinwire.server.precision import FLOAT, HEAD, WIDEST, pack, unpack, width
-from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.rule import Push, Rule
+from thinwire.server.worker import Work
 
 if TYPE_CHECKING:
     from torch import Tensor

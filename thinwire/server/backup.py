@@ -24,6 +24,7 @@ class Backup(Rule):
     """`spares` is b."""
 
     name: ClassVar[str] = "backup"
+    takes_ways: ClassVar[bool] = True
     spares: int = 1
 
     def __post_init__(self) -> None:

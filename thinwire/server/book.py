@@ -1,7 +1,7 @@
 """Book: a server's shard of the model, its optimizer, and what it knows of every worker.
 
-The optimizer runs where the model is: it is of the worker's kind, with the same settings and parameter groups, on the
-server's own tensors. Learning rates are those that came with the gradient.
+The optimizer runs where the model is, on the server's own tensors: mostly it is of the worker's kind, with the same
+settings and parameter groups, and learning rates that came with the gradient (`thinwire/server/steppers.py`).
 
 A worker that saves a checkpoint is paused, and for the rule as good as gone; when nobody is left to wait for, the
 book can be saved, and all go on.
@@ -22,9 +22,8 @@ from thinwire.server.rule import Push, Rule
 from thinwire.server.words import Reply
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from thinwire.core.clock import Now
+    from thinwire.server.steppers import Stepper
 
 
 class Part(NamedTuple):
@@ -44,12 +43,14 @@ class Book:
         rule: Rule,
         x: Tensor,
         parts: Sequence[Part],
-        like: Optimizer,
+        stepper: Stepper,
         workers: int,
         now: Now,
         bound: int | None,
         down: Sender,
+        groups: int = 1,
     ) -> None:
+        """`groups` is how many parameter groups the workers have."""
         self.x = x.detach().clone()
         self.rule, self.workers, self.now, self.bound, self.down = rule, workers, now, bound, down
         self.parts = tuple(parts)
@@ -64,7 +65,13 @@ class Book:
         self.grants: dict[int, float] = {}
         self.pushes = self.used = self.dropped = self.lost = 0
         self.staleness: Counter[int] = Counter()
-        self._views, self._optimizer = _mirror(self.x, parts, like, steps=rule.steps)
+        self._views, self._stepper = _views(self.x, parts), stepper
+        self._optimizer = stepper.optimizer(
+            [
+                [p for part, (p, _) in zip(parts, self._views, strict=True) if part.group == group]
+                for group in range(groups)
+            ]
+        )
         self._group = {start: part.group for part, (_, start) in zip(parts, self._views, strict=True)}
 
     @property
@@ -94,8 +101,9 @@ class Book:
         if gradient is None:
             gradient = mean(some)
         assert self._optimizer is not None
-        for group, lr in zip(self._optimizer.param_groups, some[-1].lrs, strict=True):
-            group["lr"] = scale * lr
+        weight = self._stepper.prepare(self._optimizer, some[-1].lrs, scale)
+        if weight != 1.0:
+            gradient = weight * gradient
         for p, start in self._views:
             p.grad = gradient[start : start + p.numel()].view(p.shape)
         self._optimizer.step()
@@ -131,7 +139,7 @@ class Book:
     def descend(self, x: Tensor, push: Push) -> None:
         """A plain step of gradient descent on a copy."""
         for p, start in self._views:
-            lr = push.lrs[self._group[start]]
+            lr = self._stepper.rate(push.lrs[self._group[start]])
             x[start : start + p.numel()].sub_(push.gradient[start : start + p.numel()], alpha=lr)
 
     def lr(self, push: Push) -> Tensor:
@@ -261,27 +269,11 @@ def _copy(value: Any) -> Any:
     return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
-def _mirror(
-    x: Tensor, parts: Sequence[Part], like: Optimizer, *, steps: bool
-) -> tuple[list[tuple[nn.Parameter, int]], Optimizer | None]:
-    """Parameters that lie in `x`, where each begins, and an optimizer of the same kind for them where it `steps`."""
-    views, groups, start = [], [[] for _ in like.param_groups], 0  # type: ignore[var-annotated]
-    for _, shape, group in parts:
+def _views(x: Tensor, parts: Sequence[Part]) -> list[tuple[nn.Parameter, int]]:
+    """Parameters that lie in `x`, and where each begins."""
+    views, start = [], 0
+    for _, shape, _ in parts:
         size = torch.Size(shape).numel()
-        p = nn.Parameter(x[start : start + size].view(shape))
-        views.append((p, start))
-        groups[group].append(p)
+        views.append((nn.Parameter(x[start : start + size].view(shape)), start))
         start += size
-    if not steps:
-        return views, None
-    settings = [
-        {**{name: value for name, value in group.items() if name != "params"}, "params": mine}
-        for group, mine in zip(like.param_groups, groups, strict=True)
-    ]
-    try:
-        return views, type(like)(settings, **like.defaults)
-    except TypeError as error:
-        raise ValueError(
-            f"a server steps with an optimizer like the workers', and cannot make a {type(like).__name__} from its "
-            f"defaults ({error}); write torch.optim.SGD(model.parameters(), lr=...) or another of torch's"
-        ) from error
+    return views

@@ -35,7 +35,8 @@ from thinwire.kernels import philox
 from thinwire.server.book import by_rank, mean
 from thinwire.server.keys import Keyed
 from thinwire.server.prox import check_l1, soft
-from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.rule import Push, Rule
+from thinwire.server.worker import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,7 @@ class Dbpg(Rule):
     bounded: ClassVar[bool] = True
     steps: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
     l1: float = 0.0
     blocks: int = 1
     curvature: str | None = None

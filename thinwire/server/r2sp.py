@@ -41,6 +41,7 @@ class R2sp(Rule):
     """`spread` is the paper's 1.2: a round of turns is a little shorter than a step."""
 
     name: ClassVar[str] = "r2sp"
+    takes_ways: ClassVar[bool] = True
     turns: ClassVar[bool] = True
     profile: int = 10
     spread: float = 1.2

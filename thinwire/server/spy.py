@@ -29,7 +29,8 @@ import torch
 from thinwire.kernels import philox
 from thinwire.server.keys import Keyed
 from thinwire.server.prox import check_l1, soft
-from thinwire.server.rule import Push, Rule, Work
+from thinwire.server.rule import Push, Rule
+from thinwire.server.worker import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,7 @@ class Spy(Rule):
     name: ClassVar[str] = "spy"
     steps: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
     echoes: ClassVar[bool] = True
     p: float = 0.1
     l1: float = 0.0

@@ -42,6 +42,7 @@ class Ssp(Rule):
     """How far ahead a worker may be is the staleness of the method's `Sync`."""
 
     name: ClassVar[str] = "ssp"
+    takes_ways: ClassVar[bool] = True
     bounded: ClassVar[bool] = True
     reads: Reads = "latest"
     cache: bool = False

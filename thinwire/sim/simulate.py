@@ -82,7 +82,8 @@ def simulate(
 
     `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
     1 Gbit/s and 1 ms. `watch` is told of every step of every worker. `until(rank, step)` is asked before each step: a
-    worker for which it is true ends there. Servers set apart are among the workers.
+    worker for which it is true ends there, and so does one that has used up the budget of `Wire.batch`. Servers set
+    apart are among the workers.
 
     >>> import thinwire as tw
     >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))
@@ -105,7 +106,7 @@ def simulate(
         worker.begin()
         await worker.driver.start()
         for number in range(steps if worker.driver.schedule.trains else 0):
-            if until is not None and until(worker.rank, number):
+            if worker.done or (until is not None and until(worker.rank, number)):
                 break
             loss = await worker.step(number)
             moments.append(Moment(clock.now, worker.rank, number, loss))
@@ -119,6 +120,5 @@ def simulate(
         clock.run()
     stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
     tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)
-    outer = method.sync.of.outer_loop and not method.exchange.served
-    anchors = tuple(one.driver.schedule.anchor() for one in everybody if outer)
+    anchors = tuple(one.driver.schedule.anchor() for one in everybody if method.sync.of.outer_loop)
     return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests, anchors)

@@ -71,6 +71,11 @@ class Worker:
         """Prepare to train; all models are equal."""
         self.driver.schedule.begin()
 
+    @property
+    def done(self) -> bool:
+        """Whether the method's budget of samples is used up."""
+        return self.problem.batch is not None and self.driver.schedule.batch(self.problem.batch) == 0
+
     async def step(self, number: int) -> float:
         """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
         comm, driver = self.runner.comm, self.driver

@@ -1,7 +1,9 @@
 """What is exchanged, how often, and how stale it may be."""
 
+from thinwire.core.batches import Batches
 from thinwire.core.schedule import Sync
 from thinwire.core.signals import Grad, Momentum, Param, Signal
+from thinwire.sync.batches import GrowingBatches
 from thinwire.sync.delta import Delta
 from thinwire.sync.merges import Carried, Elastic, Mixed, Take
 from thinwire.sync.outer import Merge, OuterStep, Period, Place, Seen
@@ -12,12 +14,14 @@ __all__ = [
     "After",
     "AnyOptimizer",
     "AtEnd",
+    "Batches",
     "Carried",
     "Delta",
     "Elastic",
     "Fixed",
     "Grad",
     "Growing",
+    "GrowingBatches",
     "Merge",
     "Mixed",
     "Momentum",

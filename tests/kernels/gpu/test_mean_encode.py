@@ -77,7 +77,7 @@ def test_one_pass_has_the_bits_of_two(
     sides, codes = zip(*payloads, strict=True)
     arrived = Arrived(sides, codes, first.quant, first.blocks(layout), 1 / n)
     with kernels.force("gpu"):
-        fits = one_pass(codes[0], first.quant, first.blocks(layout), second.quant, second.blocks(layout))
+        fits = one_pass(codes[0], 1, first.quant, first.blocks(layout), second.quant, second.blocks(layout))
     assert fits or (up, down, n, layout, dtype, feedback) not in SOME
     here = again(second, layout, "cpu", arrived, torch.device("cpu"), feedback=feedback)
     there = again(second, layout, "gpu", arrived, device, feedback=feedback)
@@ -87,15 +87,19 @@ def test_one_pass_has_the_bits_of_two(
 
 
 def test_where_it_saves_a_pass(device: torch.device) -> None:
-    def fits(tier: str, c: str, layout: Layout) -> bool:
+    def fits(tier: str, c: str, layout: Layout, count: int = 2) -> bool:
         made_by = compressors.get(c)
         assert isinstance(made_by, KernelCompressor)
         quant, blocks = made_by.quant, made_by.blocks(layout)
         with kernels.force(tier):
-            return one_pass(torch.empty(0, device=device if tier == "gpu" else "cpu"), quant, blocks, quant, blocks)
+            like = torch.empty(0, device=device if tier == "gpu" else "cpu")
+            return one_pass(like, count, quant, blocks, quant, blocks)
 
     assert fits("gpu", "qsgd:bits=4", TILES)
     assert fits("gpu", "natural", TILES)
+    assert fits("gpu", "qsgd:bits=1", TILES, count=4)
+    assert not fits("gpu", "qsgd:bits=1", TILES, count=5)
+    assert not fits("gpu", "qsgd:bits=4", TILES, count=3)
     assert not fits("cpu", "qsgd:bits=4", TILES)
     for c in ("qsgd:bits=4,block=1024", "qsgd:bits=4,block=100", "scaled-sign", "one-bit"):
         assert not fits("gpu", c, TILES), c
@@ -133,7 +137,7 @@ def test_owners_in_scatter_gather_take_it(dtype: torch.dtype, device: torch.devi
 
 
 def test_it_is_timed_beside_the_two_passes(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight payloads in and one out, without the mean or with it."""
+    """Two payloads in and one out, without the mean or with it."""
     monkeypatch.setattr(bench_gpu, "WARM", 1)
 
     def clock(run: bench_gpu.Run) -> Callable[[], float]:
@@ -142,6 +146,6 @@ def test_it_is_timed_beside_the_two_passes(device: torch.device, monkeypatch: py
     n, payload = 1024, compressors.get("qsgd:bits=4").nbytes(TILES)
     rows = list(bench_gpu.bench(n, ["qsgd:bits=4", "qsgd:bits=4,block=1024"], ["gpu"], 1, device, clock))
     moved = {row["kernel"]: row["bytes"] for row in rows if row["method"] == "qsgd:bits=4"}
-    assert moved["mean_encode"] == 9 * payload
-    assert moved["mean_then_encode"] == 9 * payload + 8 * n
+    assert moved["mean_encode"] == 3 * payload
+    assert moved["mean_then_encode"] == 3 * payload + 8 * n
     assert "mean_encode" not in {row["kernel"] for row in rows if row["method"] != "qsgd:bits=4"}

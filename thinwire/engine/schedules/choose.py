@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from thinwire.engine.schedules.batched import Batched
 from thinwire.engine.schedules.gradients import Gradients
 from thinwire.engine.schedules.late import Late
 from thinwire.engine.schedules.models import Models
@@ -25,4 +26,6 @@ def schedule(loop: Loop) -> Schedule:
         return Outer(loop)
     if sync.of.models:
         return Pairs(loop) if sync.staleness is None else Models(loop)
+    if sync.batches is not None:
+        return Batched(loop)
     return Late(loop) if sync.staleness else Gradients(loop)

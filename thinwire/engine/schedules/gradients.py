@@ -25,9 +25,12 @@ class Gradients(Schedule):
             await self.loop.filling.results(rounds)
 
 
-async def launched(loop: Loop) -> list[Round]:
-    """The rounds of the next backward pass, one per bucket, once every wire that hears it has launched its own."""
-    event = await loop.next(Gradient, Overdue)
+async def launched(loop: Loop, event: Gradient | Overdue | None = None) -> list[Round]:
+    """The rounds of the next backward pass, one per bucket, once every wire that hears it has launched its own.
+
+    `event` is its first, where that has been heard of already.
+    """
+    event = event or await loop.next(Gradient, Overdue)
     loop.filling.begin()
     while isinstance(event, Gradient):
         loop.filled(event.place, loop.filling.fill(event.place, event.grad))

@@ -5,8 +5,9 @@
     server    what the rule of the exchange says (`thinwire.server`), beside this rank's own training or alone
 
 The servers take the optimizer's step, so that the worker's own changes nothing, but for shards of which it is sent no
-model because its own is new enough. Where the rule has `local_steps`, workers step by themselves, and push after
-every `Sync(every=...)` steps.
+model because its own is new enough. Where the worker's half has `local_steps`, workers step by themselves, and push
+once in `Sync(every=...)` steps. With `Sync(of=Delta())` they push how far they went (`thinwire/server/ways.py`), for
+the outer step of the servers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thinwire.core.types import Context, Key
 from thinwire.engine.asking import Asking
 from thinwire.engine.checkpoint import Restored, agreed
 from thinwire.engine.events import Ends, Settle, StepBegins, StepEnds
-from thinwire.engine.half import Half
+from thinwire.engine.half import Half, stepper_of, worker_half
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.serving import Serving
 from thinwire.engine.shelf import ENTRY, Whole, checked, mean_memory, put_together, vector
@@ -59,7 +60,8 @@ class Served(Schedule):
         self._workers = exchange.workers(comm.size)
         self._trains = comm.rank < self._workers
         x, seed = loop.model(), loop.runner.seed
-        self._half = Half(self._rule, loop, self._shards, self._workers)
+        self._does = worker_half(loop.method.sync.of, self._rule)
+        self._half = Half(self._does, loop, self._shards, self._workers)
         self._local = 0  # steps since the last push
         self._up = [Uplink(self._rule, self._channel, shard.layout, shard.take(x)) for shard in self._shards]
         self._memory = [one.memory for one in self._up]
@@ -97,7 +99,7 @@ class Served(Schedule):
                     "the training loop, and wire.detach() after it, which serves until all workers have ended"
                 )
             loop.skipping.look()
-            if self._rule.local_steps:
+            if self._does.local_steps:
                 await self._step_locally()
                 continue
             if not loop.skipping.broken or loop.skipping.policy != "raise":
@@ -136,17 +138,33 @@ class Served(Schedule):
             return mine
         return {**mine, "shard": self._server.shard.number, **self._server.book.report()}
 
+    def anchor(self) -> dict[str, Tensor]:
+        """What the worker's half calls so, as this rank has heard of it last."""
+        if not self._does.anchor:
+            return super().anchor()
+        x = self.loop.model()
+        for shard, state in zip(self._shards, self._half.states, strict=True):
+            shard.put(state[self._does.anchor], x)
+        layout, parts = self._layout, x.split(list(self._layout.sizes))
+        return {n: p.view(s) for n, s, p in zip(layout.names, layout.shapes, parts, strict=True)}
+
     def batch(self, samples: int) -> int:
         """How many samples to take where workers take so many on average; the next gradient is their mean."""
         self._samples = max(1, round(samples * self._share))
         return int(self._samples)
 
     async def _step_locally(self) -> None:
-        loop = self.loop
+        early = self._does.before_step
+        if early:
+            await self._exchange_if_due()
         self._half.lean()
-        await loop.next(StepEnds)
+        await self.loop.next(StepEnds)
         self._local += 1
-        if not loop.quiet() and self._local >= loop.method.sync.every:
+        if not early:
+            await self._exchange_if_due()
+
+    async def _exchange_if_due(self) -> None:
+        if not self.loop.quiet() and self._local >= self.loop.method.sync.every:
             self._local = 0
             await self._exchange()
             self._count()
@@ -157,7 +175,7 @@ class Served(Schedule):
 
     async def _exchange(self) -> None:
         loop, x = self.loop, self.loop.model()
-        finite = bool(x.isfinite().all()) if self._rule.local_steps else not loop.skipping.broken
+        finite = bool(x.isfinite().all()) if self._does.local_steps else not loop.skipping.broken
         again = await self._half.again(x) if finite else {}
         finite = finite and all(bool(g.isfinite().all()) for g in again.values())
         now = loop.now()
@@ -188,7 +206,7 @@ class Served(Schedule):
             up = self._up[shard.number]
             precise = finite and self._half.precise(shard)
             sent = up.encode(v, Context(comm, shard.layout, key), finite=finite, precise=precise)
-            if finite and self._rule.echoes:
+            if finite and self._does.echoes:
                 self._half.sent(shard, up.decoded(sent, key))
             messages[shard.number] = (message, sent.data)
         return messages
@@ -202,7 +220,7 @@ class Served(Schedule):
             if answer.data is not None:
                 self._versions[shard.number] = answer.version
                 models[shard.number] = self._heard[shard.number].take(answer.data, device)
-                if not self._rule.local_steps:
+                if not self._does.local_steps:
                     self.loop.skipping.elsewhere |= {id(members[t].parameter) for t in shard.tensors}
         self._half.pull(models)
 
@@ -233,8 +251,9 @@ class Served(Schedule):
         assert loop.optimizer is not None
         items = [item for bucket in loop.buckets for item in bucket.items]
         parts = [Part(items[t].name, items[t].shape, items[t].group) for t in shard.tensors]
-        bound = loop.method.sync.staleness
-        return Book(self._rule, shard.take(x), parts, loop.optimizer, self._workers, loop.now, bound, down)
+        sync, groups = loop.method.sync, len(loop.optimizer.param_groups)
+        bound, stepper = sync.staleness, stepper_of(sync.of, self._rule, loop.optimizer)
+        return Book(self._rule, shard.take(x), parts, stepper, self._workers, loop.now, bound, down, groups)
 
     def _kept(self) -> dict[str, Any]:
         """What a checkpoint needs of the worker."""
