@@ -17,6 +17,7 @@ WAITING = (
     "test_async_pairs",
     "test_faults",
     "test_leaving",
+    "test_membership",
     "test_misuse",
     "test_refusals",
     "test_reproduce_ecq_cost",

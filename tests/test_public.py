@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 GROUPS = {
     registry.group for registry in (METHODS, COMPRESSORS, TOPOLOGIES, TYPES)
 }  # of entry points: no Python names
+WHEN_USED = ("integrations",)  # a namespace that is imported by its own name, and not with thinwire
 CHAIN = re.compile(r"(?<![\w/-])(?:tw|thinwire)((?:\.[A-Za-z_]\w*)+)")
 IMPORT = re.compile(r"from thinwire([\w.]*) import \(?([\w, ]+)")
 
@@ -36,6 +37,8 @@ def used(text: str) -> list[str]:
 def stranger(chain: str) -> str:
     """The first part of a dotted name that is not public; '' where all are."""
     here: object = tw
+    if chain.split(".")[1] in WHEN_USED:
+        return ""
     for part in chain.strip(".").split("."):
         if not isinstance(here, ModuleType):
             break  # what an object has is its own affair

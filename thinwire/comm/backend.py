@@ -29,6 +29,11 @@ class Backend(ABC):
     in_turn: ClassVar[bool] = False
     """Whether lanes share one set of groups, on which they take turns."""
 
+    def places(self, group: dist.ProcessGroup) -> tuple[int, list[int]]:
+        """The place of this rank in the group, and the global ranks of all its members."""
+        ranks = range(dist.get_world_size(group))
+        return dist.get_rank(group), [dist.get_global_rank(group, rank) for rank in ranks]
+
     @abstractmethod
     def device(self, like: Tensor) -> torch.device:
         """The device where it can read and write a tensor like this one."""
@@ -63,6 +68,10 @@ class Backend(ABC):
     def post(self, x: Tensor, to: int, group: dist.ProcessGroup) -> dist.Work | None:
         """Send, and do not wait."""
         return dist.isend(x, to, group)
+
+    def finish(self, work: dist.Work) -> None:
+        """Wait for a send or a receive."""
+        work.wait()
 
     def recv(self, x: Tensor, source: int | None, group: dist.ProcessGroup) -> int:
         """Receive from `source`, or from anybody; returns the sender."""

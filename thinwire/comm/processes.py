@@ -85,10 +85,9 @@ class Processes:
         self._groups = dict(groups)
         everybody = next(iter(self._groups.values()))
         self._patient = gone is None
-        rank, size = dist.get_rank(everybody), dist.get_world_size(everybody)
-        self.comm = Comm(rank, size, gone=set() if gone is None else gone)
-        self._global = [dist.get_global_rank(everybody, rank) for rank in range(self.comm.size)]
         self._backend = backend or backends.named(backends.name_of(everybody))
+        rank, self._global = self._backend.places(everybody)
+        self.comm = Comm(rank, len(self._global), gone=set() if gone is None else gone)
         self.gate: Callable[[], None] = _open
         self._handlers: dict[type, Callable[[Any, int], Any]] = {
             AllReduceRequest: self._all_reduce,
@@ -253,7 +252,7 @@ class Processes:
                     self._broke(ranks, peer, broken, error)
         for peer, work in works:
             try:
-                work.wait()
+                self._backend.finish(work)
             except RuntimeError as error:
                 self._broke(ranks, peer, broken, error)
         return broken
@@ -297,6 +296,10 @@ class Processes:
         """A few numbers to send."""
         found = torch.tensor(numbers)
         return found if self._backend.holds(found) else self._backend.bring(found)
+
+    def let_go(self) -> None:
+        """Forget the groups, whose connections close with their last reference."""
+        self._groups = {}
 
     def finish(self) -> None:
         """Wait until every message that was posted has been received. A rank that posts calls it before it leaves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from thinwire.engine.parameters import Trained
     from thinwire.engine.runner import Runner
+
+Means: TypeAlias = list[tuple[Tensor, Tensor]]  # what is to change, and what to
 
 
 def moments(optimizer: Optimizer | None, members: Iterable[Trained]) -> dict[str, Tensor]:
@@ -25,14 +27,26 @@ def moments(optimizer: Optimizer | None, members: Iterable[Trained]) -> dict[str
     return found
 
 
-async def mean_of(runner: Runner, tensors: Mapping[str, Tensor]) -> None:
-    """Set each tensor to its mean over ranks; of those that some rank lacks, each keeps its own.
+async def means(runner: Runner, tensors: Mapping[str, Tensor]) -> Means:
+    """Each tensor with its mean over ranks; of those that some rank lacks, each keeps its own.
 
     A rank whose steps were all left out has no moments.
     """
+    found: Means = []
     common = await runner.common(list(tensors))
     for device in dict.fromkeys(tensors[name].device for name in common):
         here = [tensors[name] for name in common if tensors[name].device == device]
         mean = await runner.average(torch.cat([one.detach().flatten().float() for one in here]))
-        for one, part in zip(here, mean.split([one.numel() for one in here]), strict=True):
-            one.copy_(part.view(one.shape))
+        found += zip(here, mean.split([one.numel() for one in here]), strict=True)
+    return found
+
+
+def put(found: Means) -> None:
+    """Set each tensor to its mean."""
+    for one, mean in found:
+        one.copy_(mean.view(one.shape))
+
+
+async def mean_of(runner: Runner, tensors: Mapping[str, Tensor]) -> None:
+    """Set each tensor to its mean over ranks."""
+    put(await means(runner, tensors))

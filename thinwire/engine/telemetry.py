@@ -60,6 +60,12 @@ class Telemetry:
         for traffic in self.traffic:
             traffic.bytes = traffic.messages = 0
 
+    def move(self, traffic: Sequence[Traffic], ranks: int) -> None:
+        """Go on counting with other drivers."""
+        self.stats.bytes_before += sum(t.bytes for t in self.traffic)
+        self.stats.messages_before += sum(t.messages for t in self.traffic)
+        self.traffic, self.ranks = traffic, ranks
+
     def succeed(self, old: Telemetry) -> None:
         """Go on counting where another one stopped."""
         before = old.report()

@@ -20,7 +20,7 @@ arXiv 2311.08105, algorithm 1; Douillard, Donchev, Rush, et al., "Streaming DiLo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
@@ -34,6 +34,7 @@ from thinwire.sync.outer import Place, Seen
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.engine.averages import Means
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
@@ -56,6 +57,7 @@ class Outer(Schedule):
         for bucket, members in zip(loop.buckets, loop.members, strict=True):
             self._fragments[bucket.fragment].append((bucket, members))
         self._rounds: dict[int, list[Round]] = {}  # under way, by fragment
+        self.weight = 1.0  # of this rank's way in the mean
         self.anchors = Anchors(loop, of.outer)
         loop.extra("anchor", *["sent"] * of.merge.needs_sent, on_cpu=of.on_cpu)
         loop.extra("model", *["arrived"] * bool(of.delay), on_cpu=True)  # for checkpoints alone
@@ -91,17 +93,25 @@ class Outer(Schedule):
             if not loop.quiet():
                 await self._turn()
 
-    async def _turn(self) -> None:
+    def due(self) -> list[int]:
+        """The fragments that are to be launched."""
         kept = self.loop.kept
-        due = [number for number, step in enumerate(kept["due"]) if step <= kept["step"]]
+        return [number for number, step in enumerate(kept["due"]) if step <= kept["step"]]
+
+    async def launch(self, due: Sequence[int]) -> None:
+        """Send the way of these fragments."""
+        ahead, kept = await self._ahead(), self.loop.kept
+        for number in due:
+            kept["due"][number] = kept["step"] + ahead
+            self._launch(number)
+
+    async def _turn(self) -> None:
+        kept, due = self.loop.kept, self.due()
         for number, step in enumerate(kept["used"]):
             if step != CLOSED and (step <= kept["step"] or number in due):
                 await self._use(number)
         if due:
-            ahead = await self._ahead()
-            for number in due:
-                kept["due"][number] = kept["step"] + ahead
-                self._launch(number)
+            await self.launch(due)
         if not self._of.delay:
             for number in due:
                 await self._use(number)
@@ -141,6 +151,8 @@ class Outer(Schedule):
                 bucket.extra["sent"].copy_(bucket.flat)
             if not self._gossips:
                 self.anchors.way(bucket)
+            if self.weight != 1.0:
+                bucket.flat.mul_(self.weight)
             bucket.used = bytearray(b"\1" * len(bucket.views))
             bucket.changed()
             before = bucket.extra["anchor"] if self._gossips else None
@@ -150,24 +162,35 @@ class Outer(Schedule):
         loop.runner.end_round()
 
     async def _use(self, number: int) -> None:
-        """Take the outer step with what has arrived, and go on from there."""
-        loop, of, parts = self.loop, self._of, self._fragments[number]
+        self.take(number, await self.arrive(number))
+
+    async def arrive(self, number: int) -> Means:
+        """Wait for what was launched, and for the means of what is not exchanged; nothing has changed yet."""
+        loop, of = self.loop, self._of
         await self._arrived(number)
-        loop.kept["used"][number] = CLOSED
-        buckets = [bucket for bucket, _ in parts]
+        found: Means = []
         with torch.no_grad():
-            if self._gossips:
-                for bucket in buckets:
-                    self.anchors.way(bucket)
-            before = [bucket.extra["anchor"].clone() if of.merge.needs_before else bucket.flat for bucket in buckets]
-            self.anchors.step(buckets)
-            for (bucket, members), old in zip(parts, before, strict=True):
-                self._merge(bucket, members, old)
             if of.moments == "mean":
-                some = [one for _, members in parts for one in members]
-                await averages.mean_of(loop.runner, averages.moments(loop.optimizer, some))
+                some = [one for _, members in self._fragments[number] for one in members]
+                found += await averages.means(loop.runner, averages.moments(loop.optimizer, some))
             if of.buffers == "mean" and number == len(self._fragments) - 1:
-                await averages.mean_of(loop.runner, loop.buffers)
+                found += await averages.means(loop.runner, loop.buffers)
+        return found
+
+    @torch.no_grad()
+    def take(self, number: int, found: Means) -> None:
+        """Take the outer step with what has arrived, and go on from there."""
+        of, parts = self._of, self._fragments[number]
+        self.loop.kept["used"][number] = CLOSED
+        buckets = [bucket for bucket, _ in parts]
+        if self._gossips:
+            for bucket in buckets:
+                self.anchors.way(bucket)
+        before = [bucket.extra["anchor"].clone() if of.merge.needs_before else bucket.flat for bucket in buckets]
+        self.anchors.step(buckets)
+        for (bucket, members), old in zip(parts, before, strict=True):
+            self._merge(bucket, members, old)
+        averages.put(found)
 
     async def _arrived(self, number: int) -> None:
         """Wait for what is under way; after a checkpoint it lies in the buffers already."""
@@ -187,6 +210,14 @@ class Outer(Schedule):
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
             one.parameter.copy_(value)
+
+    def give_up(self) -> None:
+        """Forget what is under way, whose work has ended."""
+        self._rounds = {}
+        for bucket in self.loop.buckets:
+            bucket.open.clear()
+            for chunk in (bucket.whole, *bucket.chunks):
+                chunk.last = chunk.handover = None
 
     async def save(self) -> dict[str, Any]:
         """The model of this rank goes with its anchor; what is under way is waited for, and used when it is due."""

@@ -1,0 +1,1 @@
+"""Adapters to other packages, each imported when it is used: `from thinwire.integrations import torchft`."""
