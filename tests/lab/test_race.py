@@ -9,7 +9,7 @@ import pytest
 
 from thinwire.core.method import METHODS
 from thinwire.lab import race_table, records
-from thinwire.lab.race import NAMES, Track, lost, runs
+from thinwire.lab.race import NAMES, OUTER, Track, contestants, lost, runs
 from thinwire.lab.race_courses import COURSES
 from thinwire.lab.race_steps import GRID, SEED, STEPS, best, step_of
 from thinwire.lab.records import Row
@@ -101,7 +101,8 @@ def test_step_sizes_are_those_of_the_grid() -> None:
         }
         found.setdefault(task, {})[name] = best(mine)["lr"]
     assert found == {task: dict(steps) for task, steps in STEPS.items() if steps}
-    assert all(set(steps) <= set(NAMES) for steps in STEPS.values())
+    assert {*OUTER} <= set(STEPS["digits"])
+    assert contestants("digits")[: len(NAMES)] == list(NAMES) == contestants("text")
 
 
 def test_a_model_that_is_not_finite_has_lost() -> None:

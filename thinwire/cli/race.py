@@ -21,7 +21,7 @@ from thinwire.lab import race_table, records
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
 from thinwire.lab.net.tools import check as can_build
-from thinwire.lab.race import NAMES, Ended, News, Run, check, lost, runs
+from thinwire.lab.race import Ended, News, Run, check, contestants, lost, runs
 from thinwire.lab.race import race as program
 from thinwire.lab.race_courses import COURSES
 from thinwire.lab.race_steps import GRID, SEED, best
@@ -121,7 +121,7 @@ def race(
     if clock is not None or seconds is not None:
         raise ValueError("--clock and --seconds belong to a race with stragglers; write --stragglers slow")
     rate = RATE if rate is None else rate
-    chosen = list(dict.fromkeys(method or NAMES))
+    chosen = list(dict.fromkeys(method or contestants(task)))
     numbers = [SEED] if tune and seed is None else list(dict.fromkeys(seed or range(seeds)))
     if tune and lr is not None:
         raise ValueError(f"--tune tries {', '.join(map(str, GRID))}; leave --lr out")

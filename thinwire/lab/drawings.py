@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from thinwire.lab import architecture, race_table, rate
+from thinwire.lab import architecture, language_table, race_table, rate
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
 from thinwire.lab.stragglers import pages as stragglers
@@ -26,6 +26,7 @@ def drawings(data: Path) -> dict[str, Draw]:
     for task, hosts, speed in race_table.races(data / "race.csv"):
         rows = race_table.read(data / "race.csv", task, hosts, speed)
         made[f"race-{task}.png"] = partial(race_table.plot, race_table.with_curves(rows, points))
+    made["language.png"] = partial(language_table.plot, load(data / "language-curves.csv"))
     return {**made, **stragglers.drawings(data)}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from thinwire.core.rates import bits_per_second
-from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, race_table
+from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, language_table, race_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -331,11 +331,6 @@ def detection(data: Path) -> str:
     return table(head, body) + where(rows[0], "thinwire bench checksum")
 
 
-def race(file: str, data: Path) -> str:
-    """Seconds to an accuracy over slow links."""
-    return race_table.page(data / file)
-
-
 def paper(name: str, section: str, data: Path) -> str:
     """A section of a reproduction's page."""
     return REPRODUCTIONS[name].page(read(data / f"{name}.csv"))[section]
@@ -361,8 +356,10 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "eta": eta,
     "checksum": checksum,
     "detection": detection,
-    "race": partial(race, "race.csv"),
-    "race-16": partial(race, "race-16.csv"),
+    "race": lambda data: race_table.page(data / "race.csv"),
+    "race-16": lambda data: race_table.page(data / "race-16.csv"),
+    "language": lambda data: language_table.page(data / "language.csv"),
+    "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
     **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)

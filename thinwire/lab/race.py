@@ -39,11 +39,12 @@ from thinwire.lab.launch import Say
 from thinwire.lab.measure import accuracy, mean
 from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.race_courses import Course
-from thinwire.lab.race_steps import FAST, step_of
+from thinwire.lab.race_steps import FAST, STEPS, step_of
 from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
 from thinwire.lab.step_sizes import Step, optimizer_of
 from thinwire.lab.tasks import Data
+from thinwire.lab.torchft_rival import PREFIX
 
 METHODS = (
     "qsgd:bits=4",
@@ -52,6 +53,14 @@ METHODS = (
     "dgc:ratio=0.01",
     "deepsqueeze",
 )
+OUTER = (
+    "torchft mean-10",
+    "torchft diloco-10",
+    "local-sgd:every=10",
+    "sparse-loco:every=5",
+    "qsparse-local-sgd:every=5,ratio=0.02",
+)
+"""Contestants with local steps, each with the period that was best for it on the digits; others race by name."""
 NAMES = (FAST, *RIVALS, *METHODS)
 TESTS = 3  # whose mean has to reach the target
 
@@ -114,6 +123,12 @@ class Track:
     def lost(self) -> bool:
         """Whether the loss is no longer a number."""
         return bool(self.loss) and not math.isfinite(self.loss[-1])
+
+
+def contestants(task: str) -> list[str]:
+    """Those that race where none is asked for: of those with local steps, whose step size is recorded."""
+    known, has_torchft = STEPS.get(task, {}), torchft_rival.installed()
+    return [*NAMES, *(name for name in OUTER if name in known and (has_torchft or PREFIX not in name))]
 
 
 def runs(

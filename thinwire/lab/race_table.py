@@ -9,6 +9,7 @@ from typing import Any
 
 from thinwire.lab import records
 from thinwire.lab.markdown import table, where
+from thinwire.lab.race_steps import FAST
 from thinwire.lab.records import Row
 
 FLOAT32, POWERSGD = "ddp", "ddp powersgd-4"
@@ -161,6 +162,23 @@ def page(path: Path) -> str:
     return table(head, body, left=2) + where(records.load(path)[0], words)
 
 
+def page_regions(path: Path) -> str:
+    """Every race of a CSV file in Markdown, beside a network that takes no time."""
+    body = []
+    for task, hosts, rate in races(path):
+        lines = summary(read(path, task, hosts, rate))
+        fast = next((line["seconds"] for line in lines if line["method"] == FAST), None)
+        for line in lines:
+            slower = "-" if fast is None else f"{line['seconds'] / fast:.2f}"
+            *cells, over_ddp, _ = _cells(line)
+            body.append([task, rate, f"`{line['method']}`", *cells, slower, over_ddp])
+    head = ["task", "rate", "method", "step size", "arrived", "steps", "seconds", "MB sent", "slower", "times DDP"]
+    words = "` and `".join(
+        f"thinwire race --task {task} --hosts {hosts} --rate {rate}" for task, hosts, rate in races(path)
+    )
+    return table(head, body, left=3) + where(records.load(path)[0], words)
+
+
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Loss and accuracy against seconds, one thin line per run, in the colour of its contestant."""
     from matplotlib import pyplot  # noqa: PLC0415  (an extra)
@@ -193,7 +211,8 @@ def _cells(line: Row) -> list[str]:
         else f"{line[name]:.1f} ({line[f'{name}_lowest']:.1f} to {line[f'{name}_highest']:.1f})"
         for name in ("over_ddp", "over_powersgd")
     ]
-    return [f"{line['lr']:g}", line["reached"], f"{line['steps']:.0f}", seconds, f"{line['megabytes']:.1f}", *times]
+    sent = "-" if line["megabytes"] is None else f"{line['megabytes']:.1f}"
+    return [f"{line['lr']:g}", line["reached"], f"{line['steps']:.0f}", seconds, sent, *times]
 
 
 def _key(row: Mapping[str, Any], run: Sequence[str] = RUN) -> tuple[str, ...]:

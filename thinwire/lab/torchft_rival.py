@@ -29,6 +29,11 @@ PATIENCE = timedelta(minutes=5)
 BETWEEN = ("10.77.0.250", 9)  # an address of the lab's network, to which nothing is sent
 
 
+def installed() -> bool:
+    """Whether torchft is there."""
+    return find_spec("torchft") is not None
+
+
 def is_one(name: str) -> bool:
     """Whether this is the name of such a contestant; ValueError if it is nearly one, or torchft is missing."""
     if not name.startswith(PREFIX):
@@ -36,7 +41,7 @@ def is_one(name: str) -> bool:
     kind, _, every = name.removeprefix(PREFIX).partition("-")
     if kind not in OUTER or not every.isdecimal() or int(every) < 1:
         raise ValueError(f"'{name}' is no contestant; write 'torchft diloco-5' or 'torchft mean-5'")
-    if find_spec("torchft") is None:
+    if not installed():
         raise ValueError("torchft is missing; write pip install 'thinwire[torchft]'")
     return True
 
