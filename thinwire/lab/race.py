@@ -59,8 +59,9 @@ OUTER = (
     "local-sgd:every=10",
     "sparse-loco:every=5",
     "qsparse-local-sgd:every=5,ratio=0.02",
+    "qsparse-local-sgd:every=10,ratio=0.02",
 )
-"""Contestants with local steps, each with the period that was best for it on the digits; others race by name."""
+"""Contestants with local steps, with periods that did well on the digits; others race by name."""
 NAMES = (FAST, *RIVALS, *METHODS)
 TESTS = 3  # whose mean has to reach the target
 

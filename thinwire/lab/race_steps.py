@@ -37,6 +37,8 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "diloco:every=5,outer_lr=1.0,outer_momentum=0.0,compressor=(qsgd:bits=4)": 0.05,
         "torchft diloco-10": 0.1,
         "diloco:every=5": 0.025,
+        "qsparse-local-sgd:every=10,ratio=0.02": 0.05,
+        "qsparse-local-sgd:every=10,ratio=0.05": 0.1,
     },
     "fashion": {
         "ddp": 0.025,

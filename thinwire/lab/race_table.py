@@ -80,8 +80,9 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def verdict(lines: Sequence[Row]) -> str:
-    """The fastest that is not torch's own, in one sentence; empty where nothing can be compared."""
-    known = [line for line in lines if line["over_ddp"] is not None and not line["method"].startswith(FLOAT32)]
+    """The fastest of thinwire's own, in one sentence; empty where nothing can be compared."""
+    others = (FLOAT32, FAST, "torchft ")
+    known = [line for line in lines if line["over_ddp"] is not None and not line["method"].startswith(others)]
     if not known:
         return ""
     first = max(known, key=lambda line: line["over_ddp"])
@@ -170,9 +171,10 @@ def page_regions(path: Path) -> str:
         fast = next((line["seconds"] for line in lines if line["method"] == FAST), None)
         for line in lines:
             slower = "-" if fast is None else f"{line['seconds'] / fast:.2f}"
-            *cells, over_ddp, _ = _cells(line)
-            body.append([task, rate, f"`{line['method']}`", *cells, slower, over_ddp])
-    head = ["task", "rate", "method", "step size", "arrived", "steps", "seconds", "MB sent", "slower", "times DDP"]
+            *cells, over_ddp, over_powersgd = _cells(line)
+            body.append([task, rate, f"`{line['method']}`", *cells, slower, over_ddp, over_powersgd])
+    head = ["task", "rate", "method", "step size", "arrived", "steps", "seconds", "MB sent", "slower"]
+    head += ["times DDP", "times its PowerSGD"]
     words = "` and `".join(
         f"thinwire race --task {task} --hosts {hosts} --rate {rate}" for task, hosts, rate in races(path)
     )
