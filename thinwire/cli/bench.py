@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import thinwire as tw
 from thinwire import kernels
-from thinwire.cli.output import collect, errors, keep, reserve, show
+from thinwire.cli.output import collect, errors, keep, line, reserve, show
 from thinwire.cli.progress import train_local
 from thinwire.lab import (
     accuracy,
@@ -365,14 +364,8 @@ def _step_local(
 @contextmanager
 def _turns(count: int) -> Iterator[Say]:
     """A line on standard error that says which turn of which method runs."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        line = progress.add_task("starting")
-
-        def hear(news: Any) -> None:
-            progress.update(line, description=f"turn {news[0]} of {count}: {news[1]}")
-
-        yield hear
+    with line() as say_so:
+        yield lambda news: say_so(f"turn {news[0]} of {count}: {news[1]}")
 
 
 @app.command("accuracy")

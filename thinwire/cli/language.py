@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import thinwire as tw
-from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.output import line, reserve, show
 from thinwire.lab import gpt2, language, records
 from thinwire.lab.corpus import SYMBOLS
 from thinwire.lab.language_table import COLUMNS, keep, points, summary
@@ -85,9 +84,7 @@ def bench_language(
 @contextmanager
 def _line(count: int, file: Any) -> Iterator[Say]:
     """A line on standard error that says how far it has come. Rows are filed as they come."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        line = progress.add_task("starting")
+    with line() as say_so:
 
         def hear(news: Any) -> None:
             if isinstance(news, dict):
@@ -95,6 +92,6 @@ def _line(count: int, file: Any) -> Iterator[Say]:
                 return
             number, run, step, seconds, loss = news
             said = f"run {number + 1} of {count}: {run.method}, seed {run.seed}"
-            progress.update(line, description=f"{said}: {step} steps, {seconds:.1f} s, {loss:.3f}")
+            say_so(f"{said}: {step} steps, {seconds:.1f} s, {loss:.3f}")
 
         yield hear

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,21 @@ errors = Console(stderr=True, highlight=False)
 
 def collect(rows: Iterable[Row], what: str) -> list[Row]:
     """Gather the rows, with a line of progress on standard error."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     done: list[Row] = []
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task(what, total=None)
+    with line(what) as say_so:
         for row in rows:
             done.append(row)
-            progress.update(task, description=f"{what}: {row.get('kernel', '')} {row.get('method', '')}")
+            say_so(f"{what}: {row.get('kernel', '')} {row.get('method', '')}")
     return done
+
+
+@contextmanager
+def line(first: str = "starting") -> Iterator[Callable[[str], None]]:
+    """A line on standard error with the time that has passed, while the block runs; say what it says from then on."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task(first, total=None)
+        yield lambda text: progress.update(task, description=text)
 
 
 def show(

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.output import errors, line, reserve, show
 from thinwire.cli.stragglers import RATE as SLOW_RATE
 from thinwire.cli.stragglers import Asked
 from thinwire.cli.stragglers import race as with_stragglers
@@ -225,21 +224,16 @@ def _show_tuned(rows: Sequence[Row], *, as_json: bool) -> None:
 @contextmanager
 def _line(every: Sequence[Run], file: File) -> Iterator[Say]:
     """A line on standard error that says which run it is and how far it has come. Rows are filed as they come."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        line = progress.add_task("starting")
+    with line() as say_so:
 
         def hear(news: News | Ended) -> None:
             if isinstance(news, Ended):
                 file(news.row)
                 return
             run = every[news.run]
-            progress.update(
-                line,
-                description=(
-                    f"run {news.run + 1} of {len(every)}: {run.method}, seed {run.seed}, lr {run.step.lr:g}: "
-                    f"{news.steps} steps, {news.seconds:.1f} s, {news.accuracy:.1%}"
-                ),
+            say_so(
+                f"run {news.run + 1} of {len(every)}: {run.method}, seed {run.seed}, lr {run.step.lr:g}: "
+                f"{news.steps} steps, {news.seconds:.1f} s, {news.accuracy:.1%}"
             )
 
         yield hear

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import thinwire as tw
-from thinwire.cli.output import errors, reserve, show
+from thinwire.cli.output import errors, line, reserve, show
 from thinwire.core.rates import bits_per_second
 from thinwire.lab import records
 from thinwire.lab.launch import Say, launch
@@ -205,15 +204,14 @@ def _show_tuned(asked: Asked, rows: Sequence[Row]) -> None:
 @contextmanager
 def _line(runs: Sequence[Run]) -> Iterator[Say]:
     """A line on standard error that says how far the race has come."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        line, done = progress.add_task(f"{len(runs)} runs"), 0
+    done = 0
+    with line(f"{len(runs)} runs") as say_so:
 
         def hear(row: Row) -> None:
             nonlocal done
             done += 1
             how = f"{row['seconds']:.1f} s" if row["reached"] else f"not there, {row['accuracy']:.1%}"
             where = f"{row['method']}, {row['workers']} workers ({row['where']}), seed {row['seed']}: {how}"
-            progress.update(line, description=f"{done} of {len(runs)} runs; {where}")
+            say_so(f"{done} of {len(runs)} runs; {where}")
 
         yield hear

@@ -82,6 +82,11 @@ class Method(Config):
             raise TypeError(f"Method(exchange=...) takes an Exchange; got {self.exchange!r}")
 
     @property
+    def lanes(self) -> int:
+        """Pieces of work that may be open at a time."""
+        return 1 if self.exchange.one_piece else self.overlap.in_flight
+
+    @property
     def id(self) -> str:
         """The id that it was made with, while that still makes an equal method; otherwise a digest of its parts."""
         with suppress(ValueError):  # some parts have no id that fits on a line

@@ -8,10 +8,13 @@ saved by the names of the parameters, and equal on all ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
+
+from thinwire.server.plain import copied
+from thinwire.server.steppers import Outer
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,7 +29,7 @@ class Anchors:
     """Those of one loop, whose buckets have `extra["anchor"]`."""
 
     def __init__(self, loop: Loop, outer: OuterStep) -> None:
-        self._loop, self._outer = loop, outer
+        self._loop, self._stepper = loop, Outer(outer)
         self._parameters: dict[int, list[nn.Parameter]] = {}  # by bucket, as its views
         self._optimizer: Optimizer | None = None
 
@@ -45,8 +48,7 @@ class Anchors:
     def step(self, buckets: Sequence[Bucket]) -> None:
         """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""
         optimizer = self.optimizer
-        for number, group in enumerate(optimizer.param_groups):
-            group["inner_lr"] = self._loop.lr(self._groups[number])
+        self._stepper.prepare(optimizer, [self._loop.lr(group) for group in self._groups], scale=1.0)
         for bucket in buckets:
             d = bucket.flat.to(bucket.extra["anchor"].device)
             for p, grad in zip(self._parameters[bucket.index], bucket.cut(d), strict=True):
@@ -70,11 +72,7 @@ class Anchors:
 
     def save(self) -> dict[str, dict[str, Any]]:
         """What the outer optimizer remembers, by parameter."""
-        return {
-            name: {key: _copy(value) for key, value in self.optimizer.state[p].items()}
-            for name, p in self._named()
-            if p in self.optimizer.state
-        }
+        return {name: copied(dict(self.optimizer.state[p])) for name, p in self._named() if p in self.optimizer.state}
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Remember what `save` returned."""
@@ -98,17 +96,11 @@ class Anchors:
             for item, p in zip(bucket.items, anchors, strict=True):
                 groups.setdefault(item.group, []).append(p)
         self._groups = sorted(groups)
-        self._optimizer = self._outer.optimizer(
-            [{"params": groups[number], "inner_lr": 1.0} for number in self._groups]
-        )
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+        self._optimizer = self._stepper.optimizer([groups[number] for number in self._groups])
 
 
 def _placed(value: Any, p: nn.Parameter) -> Any:
     """A copy where the optimizer expects it: moments beside the anchor, counts where they were."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().to(p.device, copy=True) if value.shape == p.shape else cast(Tensor, _copy(value))
+    if isinstance(value, Tensor) and value.shape == p.shape:
+        return value.detach().to(p.device, copy=True)
+    return copied(value)

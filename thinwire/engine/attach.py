@@ -32,7 +32,7 @@ from thinwire.engine.misuse import (
     tuple_of,
 )
 from thinwire.engine.parameters import Trained, trained
-from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
+from thinwire.engine.plan import Plan, check_exclude, plan_of
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
@@ -301,15 +301,7 @@ class Wire:
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
         kinds = sorted({item.device.type for _, item in self._trained})
-        plan = make_plan(
-            [item for _, item in self._trained],
-            method.id,
-            overlap=method.overlap,
-            min_size=smallest(method) if settings.min_size is None else settings.min_size,
-            exclude=settings.exclude,
-            whole=method.exchange.one_piece,
-            fragments=method.sync.of.parts,
-        )
+        plan = plan_of(method, [item for _, item in self._trained], settings.min_size, settings.exclude)
         fields = {
             "model": str([(item.name, item.shape) for _, item in self._trained]),
             "plan": str(plan),
@@ -319,16 +311,12 @@ class Wire:
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
         self._plan = plan
-        by_name = {one.item.name: one for one in self._trained}
-        buckets = [self._runner.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
-        members = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
-        skipping = Skipping(self._optimizer, settings.on_nonfinite)
         self._loop = Loop(
             self._runner,
-            buckets,
-            members,
+            plan,
+            self._trained,
             self._optimizer,
-            skipping,
+            Skipping(self._optimizer, settings.on_nonfinite),
             lambda: self._quiet > 0,
             signal,
             self._block,

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, final
+from collections.abc import Callable
+from typing import TypeVar, final
 
 import torch.distributed as dist
 
 from thinwire.comm.loose import Loose
 from thinwire.comm.processes import EdgeError, Processes
 from thinwire.core.clock import Clock, Now
-from thinwire.core.comm import Comm, Wait
+from thinwire.core.comm import Comm
 from thinwire.core.errors import PeerError
 from thinwire.engine.beside import Beside
 from thinwire.engine.lane import Lane, Piece
@@ -125,19 +125,3 @@ def _explain(error: Exception) -> Exception:
     The error that is raised does not refer to the first, whose traceback would keep the group and its connections.
     """
     return PeerError(f"{error}", error.peers) if isinstance(error, EdgeError) else error
-
-
-def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run what the training loop's own thread waits for."""
-    try:
-        while True:
-            try:
-                request = coroutine.send(None)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            if not isinstance(request, Wait):
-                raise TypeError(f"awaited {request!r}; a schedule awaits events and pieces of work")
-            request.answer()
-    finally:
-        coroutine.close()

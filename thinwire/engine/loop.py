@@ -12,7 +12,7 @@ like their buffers). A schedule may be started anew at any event, and must then 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.parameters import Trained
+    from thinwire.engine.plan import Plan
     from thinwire.engine.runner import Runner
     from thinwire.engine.signal import Source
     from thinwire.engine.skipping import Skipping
@@ -43,18 +44,21 @@ class Loop:
     def __init__(
         self,
         runner: Runner,
-        buckets: list[Bucket],
-        members: list[list[Trained]],
+        plan: Plan,
+        trained: Sequence[Trained],
         optimizer: Optimizer | None,
         skipping: Skipping,
         quiet: Callable[[], bool],
         source: Source,
         block: str,
-        buffers: Mapping[str, Tensor] | None = None,
+        buffers: Mapping[str, Tensor],
     ) -> None:
-        self.runner, self.buckets, self.members = runner, buckets, members  # members: by bucket, as its views
+        by_name = {one.item.name: one for one in trained}
+        self.runner = runner
+        self.buckets = [runner.bucket(index, parcel) for index, parcel in enumerate(plan.parcels)]
+        self.members = [[by_name[item.name] for item in bucket.items] for bucket in self.buckets]  # as its views
         self.optimizer, self.skipping, self.quiet = optimizer, skipping, quiet
-        self.buffers = dict(buffers or {})  # of floating point, such as BatchNorm's
+        self.buffers = buffers  # of floating point, such as BatchNorm's
         self.losses = Losses()
         self.filling = Filling(self, source, block)
         self.kept: dict[str, Any] = {}

@@ -70,9 +70,8 @@ def wanted(method: Method, group: dist.ProcessGroup, settings: Settings) -> Want
     """The process groups of the lanes: as many lanes as pieces of work may be open, with a slot each or all one."""
     exchange, size = method.exchange, dist.get_world_size(group)
     name = "gloo" if settings.drop_dead else backend.name_of(group)  # nccl ends the process when a peer breaks off
-    lanes = 1 if exchange.one_piece else method.overlap.in_flight
     groups: Sequence[tuple[int, ...]] = exchange.groups(size)
     if settings.drop_dead:
         groups = exchange.edges(size)  # one group per edge: when one breaks, the others stay whole
-    slots = 1 if backend.named(name).in_turn else lanes
-    return Wanted(slots, tuple(groups), settings.timeout, name, lanes)
+    slots = 1 if backend.named(name).in_turn else method.lanes
+    return Wanted(slots, tuple(groups), settings.timeout, name, method.lanes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from thinwire.core.method import Method
 from thinwire.core.version import VERSION
-from thinwire.engine.crew import Crews, Nobody, blocking
+from thinwire.engine.crew import Crews, Nobody
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.legal import check_method
@@ -18,7 +18,7 @@ from thinwire.engine.loop import Loop
 from thinwire.engine.misuse import attached, refuse_ddp
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
-from thinwire.engine.plan import Plan, check_exclude, make_plan, smallest
+from thinwire.engine.plan import Plan, check_exclude, plan_of
 from thinwire.engine.replicas import floating
 from thinwire.engine.runner import Runner
 from thinwire.engine.schedules.quorum import Quorum
@@ -26,6 +26,7 @@ from thinwire.engine.settings import Settings
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import Skipping
 from thinwire.engine.telemetry import Telemetry
+from thinwire.engine.transport import blocking
 from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
@@ -64,24 +65,14 @@ class Member:
         check_exclude(items, settings.exclude)
         self._optimizer, self._crews = optimizer, crews
         self._quiet = 0  # depth of no_sync blocks
-        self._plan = make_plan(
-            items,
-            method.id,
-            overlap=method.overlap,
-            min_size=smallest(method) if settings.min_size is None else settings.min_size,
-            exclude=settings.exclude,
-            whole=method.exchange.one_piece,
-            fragments=method.sync.of.parts,
-        )
+        self._plan = plan_of(method, items, settings.min_size, settings.exclude)
         nobody = Nobody()
         telemetry = Telemetry(nobody.now, nobody.traffic, nobody.comm.size)
         self._runner = Runner(method, nobody, telemetry, Motion(optimizer, depth_of(method)), settings.seed)
-        by_name = {one.item.name: one for one in members}
-        buckets = [self._runner.bucket(i, parcel) for i, parcel in enumerate(self._plan.parcels)]
         self._loop = Loop(
             self._runner,
-            buckets,
-            [[by_name[item.name] for item in bucket.items] for bucket in buckets],
+            self._plan,
+            members,
             optimizer,
             Skipping(optimizer, settings.on_nonfinite),
             lambda: self._quiet > 0,

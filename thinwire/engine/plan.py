@@ -66,9 +66,10 @@ class Plan:
     def __str__(self) -> str:
         lines = []
         width = max((len(item.name) for parcel in self.parcels for item in parcel.items), default=4)
+        in_turn = any(parcel.fragment for parcel in self.parcels)
         for number, parcel in enumerate(self.parcels):
             what = self.method if parcel.compressed else "float32, side bucket"
-            turn = f", fragment {parcel.fragment}" if any(one.fragment for one in self.parcels) else ""
+            turn = f", fragment {parcel.fragment}" if in_turn else ""
             lines.append(f"bucket {number}: {what}, {parcel.layout.numel:,} elements{turn}")
             for item in parcel.items:
                 shape = "x".join(map(str, item.shape)) or "scalar"
@@ -114,6 +115,19 @@ def make_plan(
     for device in dict.fromkeys(item.device for item in small):
         parcels.append(Parcel(tuple(i for i in reversed(small) if i.device == device), False))
     return Plan(tuple(parcels), method)
+
+
+def plan_of(method: Method, items: Sequence[Item], min_size: int | None, exclude: Sequence[str]) -> Plan:
+    """The plan that a method asks for; `min_size` is the method's own unless it is given."""
+    return make_plan(
+        items,
+        method.id,
+        overlap=method.overlap,
+        min_size=smallest(method) if min_size is None else min_size,
+        exclude=exclude,
+        whole=method.exchange.one_piece,
+        fragments=method.sync.of.parts,
+    )
 
 
 def _strided(items: Sequence[Item], method: str, fragments: int) -> list[list[Item]]:

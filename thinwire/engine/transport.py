@@ -114,22 +114,7 @@ class ProcessTransport(Transport):
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run what the training loop's own thread waits for: pieces of work, and what runs beside them."""
-        answer: Any = None
-        failed: Exception | None = None
-        try:
-            while True:
-                try:
-                    request = coroutine.send(answer) if failed is None else coroutine.throw(failed)
-                except StopIteration as done:
-                    result: T = done.value
-                    return result
-                answer = failed = None
-                try:
-                    answer = self.wait(request) if isinstance(request, Piece) else _answer(request)
-                except Exception as error:
-                    failed = error  # for whoever awaits it
-        finally:
-            coroutine.close()
+        return blocking(coroutine, lambda one: self.wait(one) if isinstance(one, Piece) else answer(one))
 
     def wait(self, piece: Piece[T]) -> T:
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
@@ -178,10 +163,31 @@ class ProcessTransport(Transport):
         return self._lent[-1]
 
 
-def _answer(request: Any) -> Any:
+def answer(request: Any) -> Any:
+    """Wait for it here."""
     if not isinstance(request, Wait):
         raise TypeError(f"awaited {request!r}; a schedule awaits events, pieces of work and boxes")
     return request.answer()
+
+
+def blocking(coroutine: Coroutine[Any, Any, T], answer: Callable[[Any], Any] = answer) -> T:
+    """Run what the training loop's own thread waits for; `answer` waits for what it awaits."""
+    found: Any = None
+    failed: Exception | None = None
+    try:
+        while True:
+            try:
+                request = coroutine.send(found) if failed is None else coroutine.throw(failed)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            found = failed = None
+            try:
+                found = answer(request)
+            except Exception as error:
+                failed = error  # for whoever awaits it
+    finally:
+        coroutine.close()
 
 
 def _stop(lane: Lane, watch: Watch) -> None:

@@ -125,7 +125,7 @@ def outer(
     check_optimizer(optimizer)
     check_free(optimizer)
     check_membership(method)
-    crews = Managed(manager, 1 if method.exchange.one_piece else method.overlap.in_flight, timeout)
+    crews = Managed(manager, method.lanes, timeout)
     settings = Settings(min_size, tuple_of(exclude), seed)
     return Member(model, optimizer, method, crews, settings)
 

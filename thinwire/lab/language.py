@@ -35,6 +35,7 @@ from thinwire.lab.bench_hosts import FREE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import mean
 from thinwire.lab.net.shaping import transmitted
+from thinwire.lab.points import Points
 from thinwire.lab.records import Row
 from thinwire.lab.rivals import RIVALS
 
@@ -80,19 +81,13 @@ class Run:
 
 
 @dataclass
-class _Track:
-    """One point per validation."""
+class _Track(Points):
+    """One point per validation, with its loss."""
 
-    step: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    bytes_sent: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)  # of training, since the last point
     held_out: list[float] = field(default_factory=list)
 
     def mark(self, steps: int, seconds: float, sent: float, loss: float, held_out: float) -> None:
-        for total, part in ((self.step, steps), (self.seconds, seconds), (self.bytes_sent, sent)):
-            total.append((total[-1] if total else 0.0) + part)
-        self.loss.append(loss)
+        self.add(steps, seconds, sent, loss)
         self.held_out.append(held_out)
 
 

@@ -38,6 +38,7 @@ from thinwire.lab.bench_hosts import FREE, PATIENCE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import accuracy, mean
 from thinwire.lab.net.shaping import transmitted
+from thinwire.lab.points import Points
 from thinwire.lab.race_courses import Course
 from thinwire.lab.race_steps import FAST, STEPS, step_of
 from thinwire.lab.records import Row, quantiles
@@ -98,20 +99,14 @@ class Ended:
 
 
 @dataclass
-class Track:
-    """One point per test: steps, seconds and bytes so far, the mean loss since the last test, the accuracy."""
+class Track(Points):
+    """One point per test, with the accuracy."""
 
-    step: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    bytes_sent: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
 
     def mark(self, steps: int, seconds: float, sent: float, loss: float, right: float) -> None:
-        """Add a stretch of `steps` that took `seconds`."""
-        for total, part in ((self.step, steps), (self.seconds, seconds), (self.bytes_sent, sent)):
-            total.append((total[-1] if total else 0.0) + part)
-        self.loss.append(loss)
+        """Add a stretch of `steps` that took `seconds`, after which so much was `right`."""
+        self.add(steps, seconds, sent, loss)
         self.accuracy.append(right)
 
     @property

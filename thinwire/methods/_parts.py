@@ -10,10 +10,14 @@ from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange
 from thinwire.core.gaussian import MATRIX, lost
 from thinwire.core.memory import NoMemory
+from thinwire.core.method import Method
+from thinwire.core.schedule import Sync
+from thinwire.core.signals import Param
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.named import Named, through
 from thinwire.exchange.server import Server
 from thinwire.memory import ErrorFeedback
+from thinwire.server.easgd import Easgd
 from thinwire.server.rule import Rule
 from thinwire.sync.delta import Delta
 from thinwire.sync.merges import Elastic
@@ -59,6 +63,12 @@ def springs(name: str, beta: float) -> Delta:
     if not 0 <= beta <= 1:
         raise ValueError(f"{name}(beta={beta}) takes the centre beyond the mean of the ranks; write 0 <= beta <= 1")
     return Delta(Sgd(beta, 0.0), Elastic(beta))
+
+
+def served_springs(alpha: float, every: int, compressor: str | Compressor, servers: int | None) -> Method:
+    """The same with a centre on servers, which each worker meets by itself."""
+    rule = Easgd(alpha, differences=not is_exact(compressor))
+    return Method(server(rule, compressor, servers=servers), Sync(of=Param(), every=every, staleness=None))
 
 
 def oldest(name: str, tau: int) -> int:

@@ -21,10 +21,7 @@ from __future__ import annotations
 from thinwire.core.compressor import Compressor
 from thinwire.core.method import Method, method
 from thinwire.core.recipe import Recipe
-from thinwire.core.schedule import Sync
-from thinwire.core.signals import Param
-from thinwire.methods._parts import is_exact, server
-from thinwire.server.easgd import Easgd
+from thinwire.methods._parts import served_springs
 
 
 @method("eamsgd-async", recipe=Recipe(momentum=0.99, nesterov=True, scale=0.1))
@@ -45,5 +42,4 @@ def eamsgd_async(
     >>> eamsgd_async(every=4).id
     'eamsgd-async:every=4'
     """
-    rule = Easgd(alpha, differences=not is_exact(compressor))
-    return Method(server(rule, compressor, servers=servers), Sync(of=Param(), every=every, staleness=None))
+    return served_springs(alpha, every, compressor, servers)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.server.down import Sender
-from thinwire.server.plain import plain, restored
+from thinwire.server.plain import copied, plain, restored
 from thinwire.server.rule import Push, Rule
 from thinwire.server.words import Reply
 
@@ -192,14 +192,14 @@ class Book:
         state = {part.name: dict(moments.get(p, {})) for part, (p, _) in cuts}
         return {
             "x": {part.name: p.detach().clone() for part, (p, _) in zip(self.parts, self._views, strict=True)},
-            "optimizer": {name: {key: _copy(value) for key, value in one.items()} for name, one in state.items()},
+            "optimizer": {name: {key: copied(value) for key, value in one.items()} for name, one in state.items()},
             "version": self.version,
             "clocks": list(self.clocks),
             "counts": [self.pushes, self.used, self.dropped, self.lost],
             "staleness": [[age, count] for age, count in self.staleness.items()],
             "backup": [[rank, x.clone()] for rank, x in self.backup.items()],
             "rule": plain(self.state),
-            "down": _copy(self.down.save()),
+            "down": copied(self.down.save()),
         }
 
     @torch.no_grad()
@@ -219,7 +219,7 @@ class Book:
         """Begin with this model and these moments, which all workers have: the number of workers may be another."""
         for part, (p, _) in zip(self.parts, self._views, strict=True):
             p.copy_(x[part.name])
-            moments = {key: _copy(value) for key, value in optimizer[part.name].items()}
+            moments = {key: copied(value) for key, value in optimizer[part.name].items()}
             if moments and self._optimizer is not None:
                 self._optimizer.state[p] = moments
         self.version, self.clocks = version, [clock] * self.workers
@@ -258,15 +258,6 @@ def mean(pushes: Sequence[Push]) -> Tensor:
     for push in pushes[1:]:
         total += push.gradient
     return total.div_(len(pushes))
-
-
-def _copy(value: Any) -> Any:
-    """A copy of plain values and tensors."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copy(one) for key, one in value.items()}
-    return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
 def _views(x: Tensor, parts: Sequence[Part]) -> list[tuple[nn.Parameter, int]]:

@@ -14,6 +14,15 @@ from torch import Tensor
 from thinwire.server.rule import Push
 
 
+def copied(value: Any) -> Any:
+    """A copy of plain values and tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: copied(one) for key, one in value.items()}
+    return [copied(one) for one in value] if isinstance(value, list) else value
+
+
 def plain(value: Any) -> Any:
     """Lists of values and tensors, copied."""
     if isinstance(value, Push):

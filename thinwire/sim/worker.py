@@ -11,7 +11,7 @@ from thinwire.engine.driver import Driver
 from thinwire.engine.loop import Loop
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
-from thinwire.engine.plan import make_plan, smallest
+from thinwire.engine.plan import plan_of
 from thinwire.engine.replicas import floating
 from thinwire.engine.runner import Runner
 from thinwire.engine.schedules.choose import schedule
@@ -46,25 +46,13 @@ class Worker:
         self.model = setting.problem.model()
         self.optimizer = setting.problem.optimizer(self.model.parameters())
         members = trained(self.model, self.optimizer)
-        plan = make_plan(
-            [item for _, item in members],
-            method.id,
-            overlap=method.overlap,
-            min_size=smallest(method) if setting.min_size is None else setting.min_size,
-            exclude=(),
-            whole=method.exchange.one_piece,
-            fragments=method.sync.of.parts,
-        )
-        lanes = 1 if method.exchange.one_piece else method.overlap.in_flight
-        transport = ClockTransport(clock, rank, lanes)
+        plan = plan_of(method, [item for _, item in members], setting.min_size, ())
+        transport = ClockTransport(clock, rank, method.lanes)
         telemetry = Telemetry(transport.now, transport.traffic, clock.size)
         self.runner = Runner(method, transport, telemetry, Motion(self.optimizer, depth_of(method)), setting.seed)
-        by_name = {one.item.name: one for one in members}
-        buckets = [self.runner.bucket(i, parcel) for i, parcel in enumerate(plan.parcels)]
-        places = [[by_name[item.name] for item in bucket.items] for bucket in buckets]
         signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
         buffers = floating(self.model)
-        loop = Loop(self.runner, buckets, places, self.optimizer, skipping, lambda: False, signal, "", buffers)
+        loop = Loop(self.runner, plan, members, self.optimizer, skipping, lambda: False, signal, "", buffers)
         self.driver = Driver(loop, schedule(loop))
 
     def begin(self) -> None:

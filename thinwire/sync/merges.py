@@ -17,6 +17,7 @@ class Take(Merge):
     """x = anchor. Local steps since the way was sent are lost, of which there are none without a delay."""
 
     name: ClassVar[str] = "take"
+    needs_x: ClassVar[bool] = False
 
     def merge(self, at: Place) -> Tensor:
         """All ranks go on together."""

@@ -41,6 +41,7 @@ class Place(NamedTuple):
 class Merge(Config, ABC):
     """Base class: where a rank goes on when the outer step has been taken."""
 
+    needs_x: ClassVar[bool] = True  # whether it looks at the model as it is
     needs_before: ClassVar[bool] = False  # whether it looks at the anchor before the step
     needs_sent: ClassVar[bool] = False  # whether it looks at the model that was sent
 

@@ -204,8 +204,9 @@ class Outer(Schedule):
 
     def _merge(self, bucket: Bucket, members: list[Trained], before: Tensor) -> None:
         extra, of, device = bucket.extra, self._of, bucket.flat.device
-        for view, one in zip(bucket.views, members, strict=True):
-            view.copy_(one.parameter)
+        if of.merge.needs_x:
+            for view, one in zip(bucket.views, members, strict=True):
+                view.copy_(one.parameter)
         anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
