@@ -1,13 +1,14 @@
 """Compressed reduce-scatter inside the shard groups of FSDP2, through `FSDPModule.set_custom_reduce_scatter`.
 
 FSDP calls with a flat buffer of one row per rank, on its reduce-scatter stream, and ignores what is returned. On a
-CPU the call blocks backward. On a GPU with NCCL it only queues work: sizes are known, and checks of what arrived leave
-flags, which are read before the optimizer's step, or at the next call of the same unit where there is no optimizer.
+CPU the call blocks backward. On a GPU with NCCL it only queues work: sizes are known, and checks of what arrived
+leave flags, which are read before the optimizer's step, or at the next call of the same unit where there is none.
 With gloo the thread waits once per call, for the bytes that it is to send.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +23,7 @@ from thinwire.core.types import Context, Key, Layout
 from thinwire.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from thinwire.core.comm import Traffic
     from thinwire.engine.units import Unit
     from thinwire.exchange.reduce_scatter import ReduceScatter
     from thinwire.memory.kept import Kept
@@ -33,10 +35,10 @@ class UnitReduceScatter:
 
     def __init__(self, unit: Unit, index: int, how: ReduceScatter, seed: int, drivers: Drivers) -> None:
         self.unit, self.index = unit, index
-        self._how, self._seed, self._drivers = how, seed, drivers
+        self._how, self.seed, self._drivers = how, seed, drivers
         self.round = 0
         self.elements = 0  # that plain FSDP would have sent, of all rounds
-        self.clock = Clock(bucket=index)
+        self.seconds: Counter[str] = Counter()  # by what was done
         self.verdicts = Verdicts()
         self.kept: Kept | None = None
         rows, ranks = unit.rows(), dist.get_world_size(unit.process_group)
@@ -65,16 +67,16 @@ class UnitReduceScatter:
         self.verdicts.raise_if_sent()
         rows = input_tensor.view(comm.size, -1)
         names, layout = self._described(rows.shape[1])
-        key = Key(self._seed, self.round, dist.get_rank(), self.index)
+        key = Key(self.seed, self.round, dist.get_rank(), self.index)
         on_gpu = self.verdicts if input_tensor.is_cuda else None
-        ctx = Context(comm, layout, key, self.clock, verdicts=on_gpu)
-        total = driver.run(
-            self._how(rows.unbind(), self.kept, names, ctx, weight_of(op, comm.size)), self.clock
-        )
-        output_tensor.copy_(total)
+        ctx = Context(comm, layout, key, Clock(self.index), verdicts=on_gpu)
+        weight = weight_of(op, comm.size)
+        output_tensor.copy_(driver.run(self._how(rows.unbind(), self.kept, names, ctx, weight), ctx.clock))
         self.verdicts.send()
         self.round += 1
         self.elements += rows[0].numel() * (comm.size - 1)
+        for span in ctx.clock.spans:
+            self.seconds[span.what] += span.stop - span.start
 
     def leave(self) -> None:
         """Stop watching the unit."""
@@ -105,10 +107,9 @@ class Drivers:
         return self._found[group]
 
     @property
-    def sent(self) -> tuple[int, int]:
-        """Bytes and messages that this rank has sent."""
-        traffic = [driver.traffic for driver in self._found.values()]
-        return sum(t.bytes for t in traffic), sum(t.messages for t in traffic)
+    def traffic(self) -> list[Traffic]:
+        """What this rank has sent, by group."""
+        return [driver.traffic for driver in self._found.values()]
 
 
 def weight_of(op: Any, ranks: int) -> float:

@@ -1,4 +1,4 @@
-"""Units of FSDP2: the modules that `fully_shard` wraps, each of which reduces the gradients of its parameters together.
+"""Units of FSDP2: the modules that `fully_shard` wraps. Each reduces the gradients of its parameters together.
 
 torch hands a reduce-scatter one flat buffer and does not say which parameters are in it: those without a gradient are
 left out. Whoever keeps something by parameter must know, so a unit looks at the same moment, and by the same rule, at
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -21,9 +21,31 @@ if TYPE_CHECKING:
 FOLDER = "torch/distributed/fsdp/_fully_shard"
 PRIVATE = {
     "_fsdp_param_group.py": ("fsdp_params", "post_backward", "_reduce_scatter_comm", "_reduce_scatter_process_group"),
-    "_fsdp_param.py": ("sharded_param", "padded_sharded_param_size", "unsharded_accumulated_grad"),
+    "_fsdp_param.py": (
+        *("sharded_param", "padded_sharded_param_size", "unsharded_accumulated_grad", "fsdp_placement", "_orig_size"),
+    ),
 }
 """What is used of FSDPParamGroup and of FSDPParam, by the file to look at when a torch release has changed it."""
+
+
+class Cut(NamedTuple):
+    """A tensor of this `shape` is cut along `dim` into chunks, all padded to one shape; a row has one of them."""
+
+    shape: tuple[int, ...]
+    dim: int
+    chunk: tuple[int, ...]
+
+    def joined(self, rows: Sequence[Tensor]) -> Tensor:
+        """The tensor of these rows."""
+        return torch.cat([row.view(self.chunk) for row in rows], self.dim).narrow(self.dim, 0, self.shape[self.dim])
+
+    def rows(self, whole: Tensor, ranks: int) -> list[Tensor]:
+        """The inverse, with zeros where a row is padded."""
+        full = list(self.shape)
+        full[self.dim] = ranks * self.chunk[self.dim]
+        padded = whole.new_zeros(full)
+        padded.narrow(self.dim, 0, self.shape[self.dim]).copy_(whole)
+        return [chunk.flatten() for chunk in padded.chunk(ranks, self.dim)]
 
 
 @final
@@ -58,13 +80,20 @@ class Unit:
         """The padded elements per owner of every parameter that is trained, in the order of the buffer."""
         return {self._names[id(p)]: _row(p) for p in self._group.fsdp_params if p.sharded_param.requires_grad}
 
+    def cuts(self) -> dict[str, Cut]:
+        """How every parameter is cut into rows."""
+        return {
+            self._names[id(p)]: Cut(tuple(p._orig_size), p.fsdp_placement.dim, tuple(p.padded_sharded_param_size))
+            for p in self._group.fsdp_params
+        }
+
     def handed_over(self, row: int) -> dict[str, int]:
         """The same of those that are in the buffer that FSDP hands over now, which has `row` elements per owner."""
         found = {self._names[id(p)]: _row(p) for p in self._with_gradient}
         if sum(found.values()) != row:
             raise RuntimeError(
                 f"FSDP handed over {row} elements per rank where the parameters with a gradient have "
-                f"{sum(found.values())}: torch {torch.__version__} chooses them in another way than thinwire expects; "
+                f"{sum(found.values())}: torch {torch.__version__} chooses them in another way than thinwire does; "
                 f"look at FSDPParamGroup.post_backward in {FOLDER}, or write residual='none'"
             )
         return found

@@ -98,9 +98,7 @@ class ReduceScatter(Config):
             self.compressor.mean(payloads, ctx.layout, out, weight, _of(ctx.key, comm.rank, ctx.layout))
             return out.add_(mine, alpha=weight)
 
-    def _encoded(
-        self, rows: Sequence[Tensor], kept: Kept | None, names: Sequence[str], ctx: Context
-    ) -> list[Tensor]:
+    def _encoded(self, rows: Sequence[Tensor], kept: Kept | None, names: Sequence[str], ctx: Context) -> list[Tensor]:
         """The message to each owner; an empty one to itself. Residuals are changed."""
         me, layout = ctx.comm.rank, ctx.layout
         sent: list[Tensor] = []

@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
@@ -43,9 +43,6 @@ GRID = Quant(Kind.SIGNED, Norm.MAX, levels=127, width=8, stochastic=True)
 class Kept(ABC):
     """The residuals of `rows` vectors of one layout. A call names the tensors that it is about, in their order."""
 
-    bytes_per_block: ClassVar[int]
-    """What a whole block of 256 elements takes."""
-
     def __init__(self, layout: Layout, rows: int, device: torch.device) -> None:
         self.layout, self.rows, self.device = layout, rows, device
         self._make()
@@ -56,7 +53,7 @@ class Kept(ABC):
 
     @abstractmethod
     def read(self, row: int, names: Sequence[str]) -> Tensor:
-        """The residuals of some tensors of a row, one after the other: float32, to be changed and given to `write`."""
+        """The residuals of some tensors of a row, one after the other: float32, to be changed and written back."""
 
     @abstractmethod
     def write(self, row: int, names: Sequence[str], e: Tensor, key: Key) -> None:
@@ -66,17 +63,24 @@ class Kept(ABC):
     def parts(self, name: str) -> State:
         """What is stored of one tensor: views, which a checkpoint saves and fills."""
 
+    @staticmethod
+    @abstractmethod
+    def cost(sizes: Sequence[int], rows: int) -> int:
+        """Bytes that the residuals of so many rows take, each with tensors of these sizes."""
+
     @property
     @final
     def nbytes(self) -> int:
         """Bytes that it takes."""
-        return sum(t.numel() * t.element_size() for name in self.layout.names for t in self.parts(name).values())
+        return self.cost(self.layout.sizes, self.rows)
 
     @final
     def with_more(self, more: Mapping[str, int]) -> Kept:
         """The same with further tensors of so many elements, whose residuals are zero."""
         names = (*self.layout.names, *more)
-        grown = type(self)(Layout(names, (*self.layout.shapes, *((n,) for n in more.values()))), self.rows, self.device)
+        grown = type(self)(
+            Layout(names, (*self.layout.shapes, *((n,) for n in more.values()))), self.rows, self.device
+        )
         for name in self.layout.names:
             for part, t in self.parts(name).items():
                 grown.parts(name)[part].copy_(t)
@@ -87,7 +91,10 @@ class Kept(ABC):
 class Float32(Kept):
     """Exact, in four bytes per element."""
 
-    bytes_per_block: ClassVar[int] = 4 * BLOCK
+    @staticmethod
+    def cost(sizes: Sequence[int], rows: int) -> int:
+        """Four bytes per element."""
+        return 4 * rows * sum(sizes)
 
     def _make(self) -> None:
         self._all = torch.zeros(self.rows, self.layout.numel, device=self.device)
@@ -101,7 +108,7 @@ class Float32(Kept):
 
     def write(self, row: int, names: Sequence[str], e: Tensor, key: Key) -> None:
         """Copy them back where they are copies."""
-        if tuple(names) == self.layout.names:
+        if e.data_ptr() == self._all[row].data_ptr():
             return
         places = [self._all[row, self._at[name]] for name in names]
         for place, piece in zip(places, e.split([p.numel() for p in places]), strict=True):
@@ -123,7 +130,10 @@ class _Place(NamedTuple):
 class Int8(Kept):
     """One byte per element, and a scale per block."""
 
-    bytes_per_block: ClassVar[int] = BLOCK + 4
+    @staticmethod
+    def cost(sizes: Sequence[int], rows: int) -> int:
+        """One byte per element, and four per block."""
+        return rows * (GRID.code_bytes(sum(sizes)) + 4 * sum(-(-size // BLOCK) for size in sizes))
 
     def _make(self) -> None:
         self._blocks = _blocks(self.layout.sizes)
