@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from thinwire.comm.processes import Processes
-from thinwire.compressors import Identity, IntBlock, Qsgd, RandomK, Sign, TernGrad, TopK, Wangni
-from thinwire.core.types import Context, Key, Layout
+from thinwire.compressors import Identity, IntBlock
 from thinwire.engine.inside import Inside
-from thinwire.engine.reduce_scatter import Drivers, UnitReduceScatter
 from thinwire.exchange import ReduceScatter
 
 RANKS = 4
@@ -28,7 +25,6 @@ WHOLE = ReduceScatter(Identity())
 COARSE = ReduceScatter(IntBlock(bits=3, block=32))
 FEEDBACK = ReduceScatter(IntBlock(bits=3, block=32), residual="int8")
 EXACT = ReduceScatter(IntBlock(bits=3, block=32), residual="float32")
-Batches = Callable[[int], tuple[Tensor, Tensor]]
 
 
 class Odd(nn.Module):
@@ -106,8 +102,8 @@ def as_plain_fsdp(folder: str) -> dict[str, Any]:
         plain, ours = sharded(mesh), sharded(mesh)
         optimizer = sgd(ours)
         inside = Inside(ours, WHOLE, optimizer)
-        expected = train(plain, sgd(plain), range(3))
-        out[kind] = float((train(ours, optimizer, range(3)) - expected).abs().max())
+        expected = train(plain, sgd(plain), range(2))
+        out[kind] = float((train(ours, optimizer, range(2)) - expected).abs().max())
         out[f"{kind} rounds"] = inside.stats()["inside_rounds"]
         inside.detach()
         out[f"{kind} left"] = [type(call.unit.comm).__name__ for call in inside.calls]
@@ -136,30 +132,13 @@ def operations(folder: str) -> dict[str, float]:
     return out
 
 
-def mean_over_rounds(folder: str) -> tuple[float, float]:
-    """The mean of 200 rounds of an unbiased compressor, and of one that rounds to nearest: distances to the truth."""
-    drivers, world = Drivers(), dist.group.WORLD
-    assert world is not None
-    driver, rank, n = drivers.of(world), dist.get_rank(), 40
-    rows = torch.stack([torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(RANKS * RANKS)])
-    rows = rows.view(RANKS, RANKS, n)  # by sender and owner
-    found = []
-    for rounding in ("stochastic", "nearest"):
-        how = ReduceScatter(IntBlock(bits=2, block=n, rounding=rounding))  # type: ignore[arg-type]
-        total = torch.zeros(n)
-        for step in range(200):
-            ctx = Context(driver.comm, Layout.flat(n), Key(7, step, rank))
-            total += driver.run(how(rows[rank].unbind(), None, (), ctx, 0.25))
-        found.append(float((total / 200 - rows[:, rank].mean(0)).square().mean().sqrt()))
-    return found[0], found[1]
-
-
 def held_back(inside: Inside) -> dict[str, Tensor]:
     """The sum over ranks of the residuals, put together by parameter."""
     out = {}
     for call in inside.calls:
-        for name, cut in call.unit.cuts().items():
-            assert call.kept is not None
+        assert call.kept is not None
+        for name in call.kept.layout.names:
+            cut = call.unit.cuts()[name]
             rows = [call.kept.read(row, (name,)).clone() for row in range(RANKS - 1)]
             rows.insert(dist.get_rank(), torch.zeros_like(rows[0]))
             whole = cut.joined(rows).contiguous()
@@ -179,8 +158,8 @@ def conserved(folder: str) -> dict[str, Any]:
             applied = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
             true = copy.deepcopy(applied)
             idle: list[bool] = []
-            for step in range(6):
-                model.branches = step % 3 != 1
+            for step in range(3):
+                model.branches = step != 1
                 before = inside.state_dict()[f"rank{dist.get_rank()}"]["tensors"]
                 model.zero_grad()
                 backward(model, step)
@@ -198,7 +177,7 @@ def conserved(folder: str) -> dict[str, Any]:
 
 
 def accumulated(folder: str) -> float:
-    """Two micro-batches, of which the first is not reduced, and a parameter that is frozen until later."""
+    """Two micro-batches, of which the first is not reduced, and a parameter that is frozen at first."""
     model = sharded()
     model.last.weight.requires_grad_(False)
     with Inside(model, EXACT) as inside:
@@ -206,7 +185,7 @@ def accumulated(folder: str) -> float:
         backward(model, 0)
         model.set_requires_gradient_sync(True)
         backward(model, 1)
-        applied, left = gathered(model), {k: v for k, v in held_back_of(inside, skip="last.weight").items()}
+        applied, left = gathered(model), held_back(inside)
         first, second = summed(0), summed(1)
         true = {name: (first[name] + second[name]) / RANKS for name in left}
         gap = furthest({name: applied[name] + left[name] / RANKS for name in true}, true)
@@ -217,73 +196,36 @@ def accumulated(folder: str) -> float:
     return gap
 
 
-def held_back_of(inside: Inside, skip: str) -> dict[str, Tensor]:
-    out = {}
-    for call in inside.calls:
-        assert call.kept is not None
-        for name, cut in call.unit.cuts().items():
-            if name != skip:
-                rows = [call.kept.read(row, (name,)).clone() for row in range(RANKS - 1)]
-                rows.insert(dist.get_rank(), torch.zeros_like(rows[0]))
-                whole = cut.joined(rows).contiguous()
-                dist.all_reduce(whole)
-                out[name] = whole
-    return out
-
-
-def losses(folder: str) -> dict[str, float]:
-    """The loss over 40 steps on the same data at 2 bits: without compression, without residuals, and with both."""
-    out = {}
-    coarse = IntBlock(bits=2, block=64)
-    for kind, how in (
-        ("plain", WHOLE),
-        ("none", ReduceScatter(coarse)),
-        ("int8", ReduceScatter(coarse, residual="int8")),
-        ("float32", ReduceScatter(coarse, residual="float32")),
-    ):
-        model = sharded()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-        with Inside(model, how, optimizer) as inside:
-            for _ in range(40):
-                optimizer.zero_grad()
-                backward(model, 0)
-                optimizer.step()
-            size = max((call.kept.read(0, call.kept.layout.names).abs().max().item() for call in inside.calls if call.kept), default=0.0)
-        value = loss(model, batch(0)).detach()
-        dist.all_reduce(value)
-        out[kind], out[f"{kind} residual"] = float(value), size
-    return out
-
-
 def resumed(folder: str) -> dict[str, Any]:
-    """Six steps, and three with a checkpoint between them; then wrong states, and another number of ranks."""
+    """Four steps, and two after a checkpoint; then wrong states, and another number of ranks."""
     rank, out = dist.get_rank(), {}
-    torch.manual_seed(0)
+    half = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))["shard"]
     for how in (FEEDBACK, EXACT):
         model = sharded()
         optimizer = sgd(model)
         inside = Inside(model, how, optimizer, seed=5)
-        train(model, optimizer, range(3))
+        train(model, optimizer, range(2))
         path = f"{folder}/{how.residual}"
         weights = {name: p.detach().clone() for name, p in model.state_dict().items()}
         torch.save({"inside": inside.state_dict(), "optimizer": optimizer.state_dict()}, f"{path}-{rank}")
         dist.barrier()
-        expected = train(model, optimizer, range(3, 6))
+        expected = train(model, optimizer, range(2, 4))
         inside.detach()
         again = sharded()
         again.load_state_dict(weights)
         optimizer = sgd(again)
         inside = Inside(again, how, optimizer)
-        saved = torch.load(f"{path}-{rank}", weights_only=False)
+        saved = torch.load(f"{path}-{rank}")
         optimizer.load_state_dict(saved["optimizer"])
         inside.load_state_dict(saved["inside"])
-        out[f"{how.residual} resumed"] = torch.equal(train(again, optimizer, range(3, 6)), expected)
+        out[f"{how.residual} resumed"] = torch.equal(train(again, optimizer, range(2, 4)), expected)
         inside.load_state_dict(saved["inside"])
-        out[f"{how.residual} restored"] = same(inside.state_dict()[f"rank{rank}"]["tensors"], saved["inside"][f"rank{rank}"]["tensors"])
+        out[f"{how.residual} restored"] = same(
+            inside.state_dict()[f"rank{rank}"]["tensors"], saved["inside"][f"rank{rank}"]["tensors"]
+        )
         total = held_back(inside)
         inside.detach()
-        states = [torch.load(f"{path}-{r}", weights_only=True and False)["inside"] for r in range(RANKS)]
-        half = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))["shard"]
+        states = [torch.load(f"{path}-{r}")["inside"] for r in range(RANKS)]
         fewer = sharded(half)
         with Inside(fewer, how) as inside:
             out[f"{how.residual} alone"] = said(lambda: inside.load_state_dict(states[rank]))
@@ -325,12 +267,11 @@ def traffic(folder: str) -> dict[str, Any]:
     with Inside(model, FEEDBACK) as inside:
         dist.ProcessGroup.send = counted  # type: ignore[assignment,method-assign]
         try:
-            for step in range(3):
+            for step in range(2):
                 backward(model, step)
         finally:
             dist.ProcessGroup.send = send  # type: ignore[method-assign]
         plan, stats = inside.plan(), inside.stats()
-        kept = sum({id(t.untyped_storage()): t.untyped_storage().nbytes() for call in inside.calls if call.kept for n in call.kept.layout.names for t in call.kept.parts(n).values() for _ in [0]}.values()) if False else 0
         storages = {}
         for call in inside.calls:
             assert call.kept is not None
@@ -338,8 +279,15 @@ def traffic(folder: str) -> dict[str, Any]:
                 for t in call.kept.parts(name).values():
                     storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         kept = sum(storages.values())
-        planned = 3 * sum(unit.sends(plan.how) for unit in plan.units)
-    return {"really": really[0], "planned": planned, "kept": kept, "plan": str(plan), "memory": plan.memory(), **stats}
+        planned = 2 * sum(unit.sends(plan.how) for unit in plan.units)
+    return {
+        "really": really[0],
+        "planned": planned,
+        "kept": kept,
+        "plan": str(plan),
+        "memory": plan.memory(),
+        **stats,
+    }
 
 
 def damaged(folder: str) -> list[str]:
@@ -348,7 +296,6 @@ def damaged(folder: str) -> list[str]:
     inside = Inside(model, EXACT)
     (call,) = inside.calls
     told = []
-    backward(model := model, 0) if False else None
     call.unit._with_gradient = list(call.unit._group.fsdp_params)
     x, out = torch.ones(64), torch.zeros(16)
     answer = Processes.answer
@@ -382,11 +329,12 @@ def damaged(folder: str) -> list[str]:
     return told
 
 
-CASES = (as_plain_fsdp, operations, mean_over_rounds, conserved, accumulated, losses, resumed, traffic, damaged)
+CASES = (as_plain_fsdp, operations, conserved, accumulated, resumed, traffic, damaged)
 
 
 def every_case(folder: str) -> dict[str, Any]:
     import time
+
     out, at = {}, {}
     for case in CASES:
         t = time.process_time()
@@ -399,7 +347,7 @@ def every_case(folder: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return on_ranks(every_case, RANKS, str(tmp_path_factory.mktemp("inside")))
+    return on_ranks(every_case, RANKS, str(tmp_path_factory.mktemp("inside")), timeout=400)
 
 
 @pytest.fixture(scope="module")
@@ -409,5 +357,6 @@ def first(world: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_see(world):
     import pprint
+
     pprint.pprint(world[0], width=150)
     pprint.pprint(world[1]["damaged"], width=150)

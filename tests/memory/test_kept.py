@@ -33,7 +33,10 @@ def test_some_tensors_are_changed_and_the_others_stay_to_the_bit(kind: type[Kept
     for name in LAYOUT.names:
         for part, t in kept.parts(name).items():
             for row in range(3):
-                assert torch.equal(t[row], before[name][part][row]) == (row != 1 or name in ("b", "none")), (name, part)
+                assert torch.equal(t[row], before[name][part][row]) == (row != 1 or name in ("b", "none")), (
+                    name,
+                    part,
+                )
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
