@@ -19,6 +19,7 @@ from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
 from thinwire.engine.legal import check_method
+from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
@@ -36,6 +37,7 @@ from thinwire.engine.plan import Plan, check_exclude, plan_of
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
+from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
 from thinwire.engine.transport import ProcessTransport
@@ -79,7 +81,7 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
+    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, by_hooks)
     wire._hold(refuse_ddp(model))
     return wire
 
@@ -97,7 +99,7 @@ HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
-def _by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
+def by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
     """Hooks on the parameters and on the optimizer."""
     return Hooks(loop, schedule(loop), transport.run)
 
@@ -120,10 +122,11 @@ class Wire:
         *,
         equal: bool = False,
         block: str = "`with wire.no_sync():`",
+        share: Share | None = None,
     ) -> None:
         """With `equal`, parameters and buffers are the same on all ranks already; `block` accumulates gradients."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
-        self._make_driver, self._block = make_driver, block
+        self._make_driver, self._block, self._share = make_driver, block, share or Whole()
         self._trained, self._buffers = members, floating(model)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
@@ -267,7 +270,7 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
-        return checkpoint.collect(self._runner, self._loop.buckets, more)
+        return self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -278,7 +281,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        found = self._restore(state, on_resize=on_resize)
+        found = self._restore(self._share.loaded(state), on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
@@ -307,6 +310,7 @@ class Wire:
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
+            "what they hold of the model": self._share.name,
         }
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
@@ -316,7 +320,7 @@ class Wire:
             plan,
             self._trained,
             self._optimizer,
-            Skipping(self._optimizer, settings.on_nonfinite),
+            Skipping(self._optimizer, settings.on_nonfinite, self._share.agree),
             lambda: self._quiet > 0,
             signal,
             self._block,
@@ -375,5 +379,5 @@ class Wire:
         self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
         for p, item in self._trained:
-            p.copy_(mean[item.name])
+            local(p).copy_(mean[item.name])
         self._transport.run(mean_of(self._runner, moments(self._optimizer, self._trained)))

@@ -14,6 +14,7 @@ import torch
 from torch.autograd import Variable
 
 from thinwire.engine.driver import Driver
+from thinwire.engine.local import local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,7 @@ class Hooks(HookDriver):
         place = self.loop.filling.places[number]
         assert place.one.parameter.grad is not None
         try:
-            self.run(self.gradient(place, place.one.parameter.grad))
+            self.run(self.gradient(place, local(place.one.parameter.grad)))
         except BaseException:
             self._busy = False  # torch forgets the callback
             raise

@@ -33,6 +33,7 @@ class Item(NamedTuple):
     shape: tuple[int, ...]
     device: torch.device
     group: int = 0  # index of the optimizer's parameter group
+    whole: int = 0  # elements of the tensor of which it is a shard; 0 where it is no shard
 
     @property
     def numel(self) -> int:
@@ -99,7 +100,11 @@ def make_plan(
         if len({item.device for item in items}) > 1:
             raise ValueError(f"{method} exchanges the model in one piece, on one device; got several devices")
         return Plan((Parcel(tuple(reversed(items)), True),), method)
-    small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
+    small = [
+        i
+        for i in items
+        if not i.numel or (i.whole or i.numel) < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)
+    ]
     aside = {item.name for item in small}
     parcels: list[Parcel] = []
     open_: list[Item] = []

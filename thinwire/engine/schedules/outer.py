@@ -146,7 +146,7 @@ class Outer(Schedule):
         self._rounds[number] = []
         for bucket, members in self._fragments[number]:
             for view, one in zip(bucket.views, members, strict=True):
-                view.copy_(one.parameter)
+                view.copy_(one.local)
             if self._of.merge.needs_sent:
                 bucket.extra["sent"].copy_(bucket.flat)
             if not self._gossips:
@@ -206,11 +206,11 @@ class Outer(Schedule):
         extra, of, device = bucket.extra, self._of, bucket.flat.device
         if of.merge.needs_x:
             for view, one in zip(bucket.views, members, strict=True):
-                view.copy_(one.parameter)
+                view.copy_(one.local)
         anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
-            one.parameter.copy_(value)
+            one.local.copy_(value)
 
     def give_up(self) -> None:
         """Forget what is under way, whose work has ended."""
