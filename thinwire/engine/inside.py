@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from thinwire.engine import inside_state
+from thinwire.engine.checkpoint import OnResize, Saved
 from thinwire.engine.handshake import handshake
 from thinwire.engine.inside_plan import InsidePlan, UnitPlan
 from thinwire.engine.reduce_scatter import Drivers, UnitReduceScatter
@@ -83,12 +84,7 @@ class Inside:
         """The residuals of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint."""
         return inside_state.collect(self.how, self.seed, self.calls)
 
-    def load_state_dict(
-        self,
-        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        on_resize: Literal["mean", "reset", "error"] = "mean",
-    ) -> None:
+    def load_state_dict(self, state: Saved, *, on_resize: OnResize = "mean") -> None:
         """Go on where `state_dict` was taken.
 
         On another number of ranks, pass the states of all ranks as a list: residuals are then shared out so that
@@ -109,6 +105,10 @@ class Inside:
             call.unit.module.set_custom_reduce_scatter(before)
         if self._hook is not None:
             self._hook.remove()
+
+    def remove(self) -> None:
+        """The same, for a wire that holds it."""
+        self.detach()
 
     def __enter__(self) -> Inside:
         return self
@@ -140,3 +140,21 @@ def check_how(how: object) -> None:
             f"inside={how!r} is not a ReduceScatter; "
             "write inside=thinwire.exchange.ReduceScatter(thinwire.compressors.IntBlock(bits=4), residual='int8')"
         )
+
+
+def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
+    """Load what a wire has saved of its shard groups, and return the rest."""
+    several = [saved] if isinstance(saved, Mapping) else list(saved)
+    found = [one["inside"] for one in several if isinstance(one, Mapping) and "inside" in one]
+    if inside is None and found:
+        how = ReduceScatter.from_json(next(iter(found[0].values()))["inside"])
+        raise ValueError(f"the state was saved with a compressed reduce-scatter; write tw.fsdp(..., inside={how!r})")
+    if inside is None or (not found and inside.how.residual == "none"):
+        return saved
+    if not found:
+        raise ValueError(
+            "the state was saved without a compressed reduce-scatter; leave `inside` out, and load again"
+        )
+    inside.load_state_dict(found[0] if len(found) == 1 else found, on_resize=on_resize)
+    rest = [{key: value for key, value in one.items() if key != "inside"} for one in several]
+    return rest[0] if isinstance(saved, Mapping) else rest

@@ -47,9 +47,10 @@ def collect(how: ReduceScatter, seed: int, calls: Sequence[UnitReduceScatter]) -
             place = {"ranks": dist.get_world_size(group), "rank": dist.get_rank(group)}
             state["parameters"][name] = {"shape": [*cut.shape], "dim": cut.dim, "chunk": [*cut.chunk], **place}
             state["rounds"][name] = call.round
-        for name in () if call.kept is None else call.kept.layout.names:
-            parts = call.kept.parts(name)
-            state["tensors"] |= {f"{part}|{name}": t.detach().clone() for part, t in parts.items()}
+        if call.kept is not None:
+            for name in call.kept.layout.names:
+                parts = call.kept.parts(name)
+                state["tensors"] |= {f"{part}|{name}": t.detach().clone() for part, t in parts.items()}
     return {f"rank{dist.get_rank()}": state}
 
 

@@ -8,7 +8,7 @@ With gloo the thread waits once per call, for the bytes that it is to send.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -38,7 +38,7 @@ class UnitReduceScatter:
         self._how, self.seed, self._drivers = how, seed, drivers
         self.round = 0
         self.elements = 0  # that plain FSDP would have sent, of all rounds
-        self.seconds: Counter[str] = Counter()  # by what was done
+        self.seconds: dict[str, float] = defaultdict(float)  # by what was done
         self.verdicts = Verdicts()
         self.kept: Kept | None = None
         rows, ranks = unit.rows(), dist.get_world_size(unit.process_group)
@@ -118,12 +118,8 @@ def weight_of(op: Any, ranks: int) -> float:
     >>> weight_of(dist.ReduceOp.AVG, 4), weight_of(dist.ReduceOp.SUM, 4)
     (0.25, 1.0)
     """
-    kind = op if isinstance(op, dist.ReduceOp.RedOpType) else op.op
-    weights = {
-        dist.ReduceOp.RedOpType.AVG: lambda: 1.0 / ranks,
-        dist.ReduceOp.RedOpType.SUM: lambda: 1.0,
-        dist.ReduceOp.RedOpType.PREMUL_SUM: lambda: float(op.factor),
-    }
+    kind = (op if isinstance(op, dist.ReduceOp.RedOpType) else op.op).name
+    weights = {"AVG": lambda: 1.0 / ranks, "SUM": lambda: 1.0, "PREMUL_SUM": lambda: float(op.factor)}
     if kind not in weights:
         raise ValueError(
             f"FSDP asked for {kind}; a compressed reduce-scatter makes AVG, SUM and PREMUL_SUM: leave `inside` out"
