@@ -10,7 +10,22 @@ from battery import vector
 from torch import Tensor
 
 from thinwire import Comm, Context, Key, Layout, PayloadError, run
-from thinwire.compressors import Identity, IntBlock, Qsgd, RandomK, Sign, TernGrad, Wangni
+from thinwire.compressors import (
+    Blockwise8,
+    Cast,
+    Compressor,
+    Eden,
+    Identity,
+    IntBlock,
+    Qsgd,
+    RandomK,
+    Rotated,
+    ScaledSign,
+    Sign,
+    TernGrad,
+    TopK,
+    Wangni,
+)
 from thinwire.exchange import ReduceScatter
 from thinwire.memory.kept import Kept
 
@@ -77,6 +92,33 @@ def test_what_was_delivered_and_what_is_held_back_is_what_was_sent(residual: Any
         gap = total + held_back(kepts, owner) / RANKS - truth(owner, range(20))
         assert gap.abs().max() < close
         assert (total - truth(owner, range(20))).abs().max() > close  # something is held back
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        Cast(),
+        TopK(ratio=0.1, indices="packed"),
+        Rotated(IntBlock(bits=4)),
+        Qsgd(bits=4),
+        RandomK(ratio=0.5),
+        Eden(bits=4),
+        Blockwise8(),
+        ScaledSign(),
+    ],
+    ids=lambda one: one.name,
+)
+def test_every_kind_of_compressor_delivers_what_it_decodes(compressor: Compressor) -> None:
+    """The sum of what each sender's payload decodes to by itself, and the owner's row as it is."""
+    found = run(lambda comm: rounds(comm, ReduceScatter(compressor), range(1)), RANKS).results
+    for owner, (total, _) in enumerate(found):
+        expected = row(0, owner, owner)
+        for sender in {*range(RANKS)} - {owner}:
+            key = Key(rank=sender, offset=owner * 1024)
+            expected = expected + compressor.decode(
+                compressor.encode(row(0, sender, owner), LAYOUT, key), LAYOUT, key=key
+            )
+        assert (total - expected / RANKS).abs().max() < 1e-5
 
 
 async def descend(comm: Comm, how: ReduceScatter) -> float:

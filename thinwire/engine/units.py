@@ -165,7 +165,7 @@ def _groups(module: Any) -> Sequence[Any]:
 def _check(group: Any) -> None:
     """Say what torch has changed, rather than fail somewhere in a backward pass."""
     for file, names in PRIVATE.items():
-        for one in (group,) if file == "_fsdp_param_group.py" else group.fsdp_params[:1]:
+        for one in [group] if file == "_fsdp_param_group.py" else group.fsdp_params[:1]:
             for name in names:
                 if not hasattr(one, name):
                     raise RuntimeError(
