@@ -81,7 +81,7 @@ class Inside:
         return InsidePlan(self.how, tuple(rows))
 
     def state_dict(self) -> dict[str, Any]:
-        """The residuals of this rank by parameter, for torch.save (one file per rank) or torch.distributed.checkpoint."""
+        """The residuals of this rank by parameter, for torch.save (one file per rank) or distributed.checkpoint."""
         return inside_state.collect(self.how, self.seed, self.calls)
 
     def load_state_dict(self, state: Saved, *, on_resize: OnResize = "mean") -> None:
