@@ -286,6 +286,13 @@ class Wire:
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
 
+    def read(self, path: str, name: str = "wire") -> list[dict[str, Any]]:
+        """What `load_state_dict` needs of a torch.distributed.checkpoint, whatever ranks and shards it was saved on.
+
+        `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
+        """
+        return self._share.read(path, name)
+
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
         self._end()

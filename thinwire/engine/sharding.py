@@ -142,7 +142,8 @@ def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
         replicas = replicas.get_group()
     if not isinstance(replicas, dist.ProcessGroup):
         raise TypeError(
-            f"replicas={replicas!r} is no mesh and no process group that this rank belongs to; write {MESH} and {CALL}"
+            f"replicas={replicas!r} is no mesh and no process group that this rank belongs to; "
+            f"write {MESH} and {CALL}"
         )
     both = set(dist.get_process_group_ranks(replicas)) & set(ranks)
     if both != {rank}:
