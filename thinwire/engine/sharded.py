@@ -93,9 +93,10 @@ class Sharded(Share):
         flat: dict[str, Any] = {}
         for key, route in paths.items():
             about = metadata.state_dict_metadata[key]
-            is_tensor = isinstance(about, TensorStorageMetadata)
-            words = [str(step) for step in route]
-            flat[key] = template(words, about.size, about.properties.dtype, self._members) if is_tensor else None
+            flat[key] = None
+            if isinstance(about, TensorStorageMetadata):
+                words = [str(step) for step in route]
+                flat[key] = template(words, about.size, about.properties.dtype, self._members)
         dcp.load(flat, checkpoint_id=path, no_dist=True)
         states: dict[str, dict[str, Any]] = {replica: {} for replica in replicas}
         for key, (_, replica, *rest) in paths.items():
