@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from nets import batch, loss, said, same
 from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -328,6 +329,30 @@ def damaged(folder: str) -> list[str]:
     return told
 
 
+def through_checkpoint(path: str, mesh: DeviceMesh) -> dict[str, Any]:
+    """A wire with residuals inside, saved with torch.distributed.checkpoint and read again."""
+
+    def wired() -> tuple[Odd, torch.optim.SGD, tw.Wire]:
+        model = sharded(mesh["shard"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method = tw.methods.qsgd(bits=4)
+        return model, optimizer, tw.fsdp(model, optimizer, method, replicas=mesh["replicate"], inside=FEEDBACK)
+
+    model, optimizer, wire = wired()
+    train(model, optimizer, range(2))
+    dcp.save({"wire": wire, "model": model}, checkpoint_id=path)
+    own = wire.state_dict()["inside"]
+    expected = train(model, optimizer, range(2, 4))
+    wire.detach()
+    model, optimizer, wire = wired()
+    dcp.load({"model": model}, checkpoint_id=path)
+    wire.load_state_dict(wire.read(path))
+    restored = same(wire.state_dict()["inside"], own)
+    resumed = torch.equal(train(model, optimizer, range(2, 4)), expected)
+    wire.detach()
+    return {"restored": restored, "resumed": resumed}
+
+
 def through_fsdp(folder: str) -> dict[str, Any]:
     """Two replicas of two shards: `tw.fsdp` with and without `inside`, which loses nothing here."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -338,6 +363,8 @@ def through_fsdp(folder: str) -> dict[str, Any]:
         with tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=how) as wire:
             found.append(train(model, optimizer, range(2)))
             out[str(how is None)] = [str(wire.plan()), wire.stats().get("inside_bytes_sent", 0.0)]
+            if how is not None:
+                out.update(through_checkpoint(f"{folder}/dcp", mesh))
     wrong: Any = "int"
     out["word"] = said(lambda: tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=wrong))
     return {**out, "gap": float((found[0] - found[1]).abs().max())}

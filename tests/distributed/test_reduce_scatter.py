@@ -111,6 +111,8 @@ def test_it_is_an_argument_of_fsdp(first: dict[str, Any]) -> None:
     assert plan.startswith(without + "\ninside the shard groups: reduce-scatter:compressor=(identity)")
     assert nothing == 0 < sent
     assert "inside='int' is not a ReduceScatter" in found["word"]
+    assert found["restored"]
+    assert found["resumed"]
 
 
 def test_torch_has_the_protocol_that_is_written_down_here() -> None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from thinwire.core.clock import Span, Stamp
 from thinwire.core.method import Method
-from thinwire.engine import checkpoint
+from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
@@ -291,6 +291,14 @@ class Wire:
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
+
+    def read(self, path: str, name: str = "wire") -> list[dict[str, Any]]:
+        """What `load_state_dict` needs of a torch.distributed.checkpoint, whatever ranks and shards it was saved on.
+
+        `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
+        """
+        inside = [] if self.inside is None else [{"inside": inside_state.read(path, name)}]
+        return [*self._share.read(path, name), *inside]
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""

@@ -154,5 +154,8 @@ def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
     """
     if p.dtype != view.dtype or local(p).stride() != view.stride():
         return False
-    p.grad = like(p, view)
+    grad = like(p, view)
+    if grad.device != p.device:  # FSDP keeps the shard on the host, and a DTensor is made where its mesh computes
+        return False
+    p.grad = grad
     return True

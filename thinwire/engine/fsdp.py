@@ -83,7 +83,7 @@ def fsdp(
     ranks = ranks_of(members)
     group = replica_group(replicas, ranks)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
-    share = Sharded(members, ranks, timeout)
+    share = Sharded(members, ranks, group, timeout)
     wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, final
@@ -147,7 +148,7 @@ def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
     several = [saved] if isinstance(saved, Mapping) else list(saved)
     found = [one["inside"] for one in several if isinstance(one, Mapping) and "inside" in one]
     if inside is None and found:
-        how = ReduceScatter.from_json(next(iter(found[0].values()))["inside"])
+        how = ReduceScatter.from_json(json.loads(next(iter(found[0].values()))["about"])["inside"])
         raise ValueError(f"the state was saved with a compressed reduce-scatter; write tw.fsdp(..., inside={how!r})")
     if inside is None or (not found and inside.how.residual == "none"):
         return saved
@@ -157,4 +158,4 @@ def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
         )
     inside.load_state_dict(found[0] if len(found) == 1 else found, on_resize=on_resize)
     rest = [{key: value for key, value in one.items() if key != "inside"} for one in several]
-    return rest[0] if isinstance(saved, Mapping) else rest
+    return rest[0] if isinstance(saved, Mapping) else [one for one in rest if one]

@@ -8,6 +8,7 @@ ranks stays what it was. The owner of a row holds nothing back of it, so the oth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from thinwire.core.types import Key, Layout
 from thinwire.core.version import VERSION
-from thinwire.engine.checkpoint import OnResize, states_of
+from thinwire.engine import checkpoint
+from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.reduce_scatter import UnitReduceScatter
 from thinwire.engine.units import Cut
 from thinwire.exchange.reduce_scatter import ReduceScatter
@@ -31,36 +33,38 @@ Found: TypeAlias = list[Tensor] | Mapping[str, Tensor]  # rows of numbers, or pa
 
 
 def collect(how: ReduceScatter, seed: int, calls: Sequence[UnitReduceScatter]) -> dict[str, Any]:
-    """The state of this rank."""
-    state: dict[str, Any] = {
-        "format": FORMAT,
-        "thinwire": VERSION,
-        "inside": how.to_json(),
-        "seed": seed,
-        "rounds": {},
-        "parameters": {},
-        "tensors": {},
-    }
+    """The state of this rank. All that is no tensor is one text, so that checkpoints have few entries."""
+    about: dict[str, Any] = {"inside": how.to_json(), "seed": seed, "rounds": {}, "parameters": {}}
+    tensors: dict[str, Tensor] = {}
     for call in calls:
         group = call.unit.process_group
         for name, cut in call.unit.cuts().items():
             place = {"ranks": dist.get_world_size(group), "rank": dist.get_rank(group)}
-            state["parameters"][name] = {"shape": [*cut.shape], "dim": cut.dim, "chunk": [*cut.chunk], **place}
-            state["rounds"][name] = call.round
+            about["parameters"][name] = {"shape": [*cut.shape], "dim": cut.dim, "chunk": [*cut.chunk], **place}
+            about["rounds"][name] = call.round
         if call.kept is not None:
             for name in call.kept.layout.names:
                 parts = call.kept.parts(name)
-                state["tensors"] |= {f"{part}|{name}": t.detach().clone() for part, t in parts.items()}
+                tensors |= {f"{part}|{name}": t.detach().clone() for part, t in parts.items()}
+    state = {"format": FORMAT, "thinwire": VERSION, "about": json.dumps(about), "tensors": tensors}
     return {f"rank{dist.get_rank()}": state}
+
+
+def read(path: str, name: str) -> dict[str, Any]:
+    """What a wire has saved of it with torch.distributed.checkpoint: of this rank, or of all if they were others."""
+    return checkpoint.read_part(path, (name, "inside"), _needed)
+
+
+def _needed(ranks: Sequence[str]) -> Sequence[str]:
+    own = f"rank{dist.get_rank()}"
+    return [own] if own in ranks and len(ranks) == dist.get_world_size() else ranks
 
 
 def restore(how: ReduceScatter, calls: Sequence[UnitReduceScatter], saved: Saved, *, on_resize: OnResize) -> int:
     """Fill the residuals; returns the seed. Everything is looked at before anything is changed."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
-    states = states_of(saved)
-    for rank, state in states.items():
-        _check_state(how, rank, state)
+    states = {rank: _parsed(how, rank, state) for rank, state in checkpoint.states_of(saved).items()}
     first = states.get(dist.get_rank(), next(iter(states.values())))
     found: list[tuple[UnitReduceScatter, str, Found]] = []
     for call in calls:
@@ -96,17 +100,20 @@ def _found(
     return [] if on_resize == "reset" else _shares(how, call, name, states)
 
 
-def _check_state(how: ReduceScatter, rank: int, state: Any) -> None:
-    if not isinstance(state, Mapping) or state.get("format") != FORMAT or "inside" not in state:
-        raise ValueError(f"the state of rank {rank} is not one of a compressed reduce-scatter of format {FORMAT}")
+def _parsed(how: ReduceScatter, rank: int, state: Any) -> Mapping[str, Any]:
+    """The entries of a rank's state, if it can be loaded here."""
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT or not isinstance(state.get("about"), str):
+        raise ValueError(f"the state of rank {rank} is not one of a compressed reduce-scatter, of format {FORMAT}")
+    about = {**json.loads(state["about"]), "tensors": state.get("tensors")}
     for entry, kind in (("seed", int), ("rounds", Mapping), ("parameters", Mapping), ("tensors", Mapping)):
-        if not isinstance(state.get(entry), kind):
+        if not isinstance(about.get(entry), kind):
             raise ValueError(f"the state of rank {rank} has no '{entry}'; it is damaged")
-    if state["inside"] != how.to_json():
-        before = ReduceScatter.from_json(state["inside"])
+    if about.get("inside") != how.to_json():
+        before = ReduceScatter.from_json(about["inside"])
         raise ValueError(
             f"the state was saved with inside={before.id}, and this is inside={how.id}; write the former"
         )
+    return about
 
 
 def _check_shape(name: str, cut: Cut, state: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part, which shares its memory with the tensor."""
+    """The part on this rank, which shares its memory with the tensor."""
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():  # with gradients it would be a copy in the graph
@@ -31,7 +31,10 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, part: Tensor) -> Tensor:
-    """`part` as the shard of a DTensor that is cut as `tensor` is; `part` itself where `tensor` is whole."""
+    """`part` as the shard of a DTensor that is cut as `tensor` is; `part` itself where `tensor` is whole.
+
+    It is moved to the device of the mesh.
+    """
     if not is_sharded(tensor):
         return part
     whole: Any = tensor

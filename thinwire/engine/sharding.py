@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -26,7 +27,13 @@ MESH = 'mesh = init_device_mesh(device, (replicas, shards), mesh_dim_names=("rep
 
 def check_sharded(model: nn.Module) -> None:
     """Refuse what FSDP2 does not shard."""
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # noqa: PLC0415  (slow to import)
+    try:
+        from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # noqa: PLC0415  (slow to import)
+    except ImportError as error:
+        raise ValueError(
+            f"fsdp needs torch 2.6 or newer, which has fully_shard and FSDPModule; this is {torch.__version__}: "
+            'write pip install "torch>=2.6"'
+        ) from error
 
     if not isinstance(model, nn.Module):
         raise TypeError(f"fsdp takes a torch.nn.Module; got {type(model).__name__}")
@@ -130,8 +137,7 @@ def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
                 f"{len(ranks)} of {world} ranks hold a replica of the model, and nobody has said who holds the same "
                 f'shards in the others; write {MESH}, fully_shard(module, mesh=mesh["shard"]), and {CALL}'
             )
-        alone = dist.new_group([rank], use_local_synchronization=True)
-        assert alone is not None
+        alone: dist.ProcessGroup = dist.new_group([rank], use_local_synchronization=True)
         return alone
     if isinstance(replicas, DeviceMesh):
         if replicas.ndim != 1:
@@ -142,7 +148,8 @@ def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
         replicas = replicas.get_group()
     if not isinstance(replicas, dist.ProcessGroup):
         raise TypeError(
-            f"replicas={replicas!r} is no mesh and no process group that this rank belongs to; write {MESH} and {CALL}"
+            f"replicas={replicas!r} is no mesh and no process group that this rank belongs to; "
+            f"write {MESH} and {CALL}"
         )
     both = set(dist.get_process_group_ranks(replicas)) & set(ranks)
     if both != {rank}:
