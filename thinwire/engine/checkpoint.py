@@ -196,7 +196,7 @@ def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
 def read_part(
     path: str, under: tuple[str, ...], choose: Callable[[Sequence[str]], Sequence[str]] = lambda found: found
 ) -> dict[str, Any]:
-    """What a torch.distributed.checkpoint holds under some keys: of the entries found there, those that are chosen."""
+    """What a torch.distributed.checkpoint holds under some keys: of the entries there, those that are chosen."""
     from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
 
