@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu lint format figures golden clean
+.PHONY: demo test test-fsdp test-gpu lint format figures golden clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -18,7 +18,12 @@ test: $(STAMP)
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py tests/distributed/test_cuda_reduce_scatter.py
+	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py
+
+# All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
+test-fsdp: $(STAMP)
+	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import nets
 import torch
 import torch.distributed as dist
-from nets import batch, equal_everywhere, loss, net, said
+from nets import equal_everywhere, loss, said
 from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -17,33 +19,48 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
 from thinwire.exchange import AllReduce
-from thinwire.sync import Delta
+from thinwire.sync import Delta, Sgd
 
 BOTH = "ef-signsgd"  # it has memories on both hops, and every rank owns a part
-RESUMED = [BOTH, "diloco:every=2"]
+OUTER = "diloco:every=2"
+LONG = bool(os.environ.get("THINWIRE_LONG"))  # with the cases that take long, as `make test-fsdp` has it
+PLACE = {"device": "cpu"}
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    return nets.net(seed).to(PLACE["device"])
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    x, y = nets.batch(number)
+    return x.to(PLACE["device"]), y.to(PLACE["device"])
 
 
 class Forked(nn.Module):
-    """A net of which a part is used only now and then, and a vector whose gradient is `push`."""
+    """A net of which a part is used only now and then, a number of which one shard is empty, and a vector.
+
+    The gradient of the vector is `push`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.used, self.idle = net(), net(3)
-        self.extra = nn.Parameter(torch.zeros(4))
+        self.single = nn.Parameter(torch.zeros(1, device=PLACE["device"]))
+        self.extra = nn.Parameter(torch.zeros(4, device=PLACE["device"]))
 
     def forward(self, x: Tensor, *, fork: bool = True, push: float = 0.0) -> Tensor:
         out: Tensor = self.used(x) + self.idle(x) if fork else self.used(x)
-        return out + (self.extra * torch.tensor([push, 0.0, 0.0, 0.0])).sum()
+        return out + self.single + (self.extra * x.new_tensor([push, 0.0, 0.0, 0.0])).sum()
 
 
 def grid() -> DeviceMesh:
     """Two replicas of two shards."""
-    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(PLACE["device"], (2, 2), mesh_dim_names=("replicate", "shard"))
 
 
 def line() -> DeviceMesh:
     """One replica of four shards."""
-    return init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))
+    return init_device_mesh(PLACE["device"], (4,), mesh_dim_names=("shard",))
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, **more: Any) -> nn.Module:
@@ -89,7 +106,7 @@ def identity() -> dict[str, float]:
         tw.fsdp(ours, optimizers[2], tw.methods.sgd(), replicas=grid()["replicate"]),
         tw.fsdp(alone, optimizers[3], tw.methods.sgd()),
     ):
-        for number in range(4):
+        for number in range(2):
             for model, optimizer in zip(models, optimizers, strict=True):
                 step(model, optimizer, number)
     return {"2x2 and HSDP": apart(ours, native), "2x2 and FSDP2": apart(ours, plain), "1x4": apart(alone, plain)}
@@ -240,7 +257,7 @@ def outer() -> dict[str, Any]:
     mesh = grid()
     model, twin = shard(net(), mesh["shard"]), shard(net(), mesh["shard"])
     one, other = sgd(model), sgd(twin)
-    method = tw.Method(AllReduce(), tw.Sync(of=Delta(), every=2))
+    method = tw.Method(AllReduce(), tw.Sync(of=Delta(outer=Sgd(lr=1.0, momentum=0.0)), every=2))
     with tw.fsdp(model, one, method, replicas=mesh["replicate"]) as wire:
         step(model, one, 0)
         step(twin, other, 0)
@@ -263,14 +280,14 @@ def outer() -> dict[str, Any]:
 
 def start(method: str, mesh: DeviceMesh | None = None) -> tuple[nn.Module, torch.optim.SGD, tw.Wire]:
     one = mesh or grid()["shard"]
-    model = shard(net(), one)
+    model = shard(Forked(), one)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     replicas = None if mesh is not None else grid()["replicate"]
     return model, optimizer, tw.fsdp(model, optimizer, tw.method(method), replicas=replicas, min_size=0)
 
 
-def resumed(folder: str, method: str) -> dict[str, Any]:
-    """Saved with torch.distributed.checkpoint after three steps; read again in two ways, and on other shards."""
+def resumed(folder: str, method: str, *, long: bool) -> dict[str, Any]:
+    """Saved with torch.distributed.checkpoint and in files after three steps; read again, and on other shards."""
     path = f"{folder}/{method.partition(':')[0]}"
     model, optimizer, wire = start(method)
     for number in range(3):
@@ -282,7 +299,7 @@ def resumed(folder: str, method: str) -> dict[str, Any]:
     step(model, optimizer, 4)
     expected, out = full(model), {}
     wire.detach()
-    for way in ("read", "file"):
+    for way in ("read", *["file"] * long):
         model, optimizer, wire = start(method)
         saved = {"model": model.state_dict()}
         dcp.load(saved, checkpoint_id=path)
@@ -368,13 +385,14 @@ def protocol() -> dict[str, Any]:
 
 
 CASES: list[Callable[..., Any]] = [
-    *(protocol, identity, residuals, accumulated, unused, mixed, compiled, broken, outer, refusals)
+    *(protocol, identity, residuals, accumulated, unused, mixed, broken, outer, refusals)
 ]
 
 
-def world(folder: str) -> dict[str, Any]:
-    torch.manual_seed(0)
-    found = {case.__name__: case() for case in CASES}
-    for method in RESUMED:
-        found[method] = resumed(folder, method)
+def world(folder: str, device: str = "cpu", *, long: bool = False) -> dict[str, Any]:
+    """What every case returns, by its name."""
+    PLACE["device"] = device
+    found = {case.__name__: case() for case in [*CASES, *[compiled] * long]}
+    for method in [BOTH, *[OUTER] * long]:
+        found[method] = resumed(folder, method, long=long)
     return found

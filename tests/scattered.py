@@ -367,6 +367,8 @@ def through_fsdp(folder: str) -> dict[str, Any]:
                 out.update(through_checkpoint(f"{folder}/dcp", mesh))
     wrong: Any = "int"
     out["word"] = said(lambda: tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=wrong))
+    some = FEEDBACK if dist.get_rank() % 2 else None
+    out["differ"] = said(lambda: tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=some))
     return {**out, "gap": float((found[0] - found[1]).abs().max())}
 
 

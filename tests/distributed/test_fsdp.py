@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fsdp_cases import RESUMED
-from fsdp_cases import world as all_cases
+from fsdp_cases import BOTH, LONG, OUTER, world
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -38,9 +37,13 @@ SENTENCES = {
 }
 
 
+def here(folder: str) -> dict[str, Any]:
+    return world(folder, long=LONG)
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return on_ranks(all_cases, 4, str(tmp_path_factory.mktemp("fsdp")), timeout=250.0)
+    return on_ranks(here, 4, str(tmp_path_factory.mktemp("fsdp")), timeout=250.0)
 
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -89,6 +92,7 @@ def test_gradients_that_are_reduced_in_bfloat16(ranks: list[dict[str, Any]]) -> 
         assert 0 < found["ours"] <= 2 * found["native"]
 
 
+@pytest.mark.skipif(not LONG, reason="it takes long; `make test-fsdp` has it")
 def test_a_compiled_model(ranks: list[dict[str, Any]]) -> None:
     assert all(one["compiled"] < NEAR for one in ranks)
 
@@ -105,7 +109,7 @@ def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:
         assert all(distance < NEAR for distance in one["outer"].values()), one["outer"]
 
 
-@pytest.mark.parametrize("method", RESUMED)
+@pytest.mark.parametrize("method", [BOTH, *[OUTER] * LONG])
 def test_save_and_resume_bit_for_bit(ranks: list[dict[str, Any]], method: str) -> None:
     for one in ranks:
         assert all(one[method].values()), one[method]

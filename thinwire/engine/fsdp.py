@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from thinwire.core.method import Method
 from thinwire.engine.attach import Wire, by_hooks
+from thinwire.engine.handshake import describe
 from thinwire.engine.inside import Inside, check_how
 from thinwire.engine.misuse import check_free, check_initialised, check_method_type, check_optimizer, tuple_of
 from thinwire.engine.settings import Settings
@@ -84,6 +85,7 @@ def fsdp(
     group = replica_group(replicas, ranks)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     share = Sharded(members, ranks, group, timeout)
+    _check_alike(share.gather("nothing" if inside is None else inside.to_json()))
     wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
@@ -94,6 +96,12 @@ def fsdp(
             raise
         wire._hold(wire.inside)
     return wire
+
+
+def _check_alike(inside: list[str]) -> None:
+    """Refuse shards that would wait for others which send nothing, or something else."""
+    if len(set(inside)) > 1:
+        raise ValueError(f"the ranks of a replica differ in inside: {describe(inside)}")
 
 
 @final
