@@ -31,7 +31,7 @@ TURNS, ROUNDS = 3, 3  # rounds per turn are timed, after one that is not
 HOWS = (
     ReduceScatter(Identity()),
     ReduceScatter(Cast("bf16")),
-    *(ReduceScatter(IntBlock(bits=bits), residual=kept) for bits in (8, 4) for kept in ("none", "int8", "float32")),  # type: ignore[arg-type]
+    *(ReduceScatter(IntBlock(bits=bits), residual=kept) for bits in (8, 4) for kept in ("none", "int8", "float32")),
 )
 OWN = "gloo's own, float32"
 FILE = Path(__file__).parent / "data" / "reduce-scatter.csv"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,13 +185,9 @@ def test_a_damaged_or_foreign_payload_is_refused() -> None:
         raise AssertionError
 
     for flip in (6, 40, 200):
-        assert [bool(said) for said in run(lambda comm, f=flip: program(comm, f), 4).results] == [
-            False,
-            True,
-            False,
-            False,
-        ]  # type: ignore[misc]
-    late = run(lambda comm: program(comm, 0), 4).results
+        found = run(partial(program, flip=flip), 4).results
+        assert [bool(said) for said in found] == [False, True, False, False]
+    late = run(partial(program, flip=0), 4).results
     assert "payload of step 4, bucket 0, hop 0 arrived in step 3" in late[0]
 
 
