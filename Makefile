@@ -19,7 +19,7 @@ test: $(STAMP)
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
-		tests/distributed/test_cuda_fsdp.py
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py
 
 # All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
 test-fsdp: $(STAMP)

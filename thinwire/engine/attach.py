@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
@@ -14,10 +15,11 @@ from torch.optim import Optimizer
 
 from thinwire.core.clock import Span, Stamp
 from thinwire.core.method import Method
-from thinwire.engine import checkpoint
+from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
+from thinwire.engine.inside import Inside, taken
 from thinwire.engine.legal import check_method
 from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
@@ -132,6 +134,7 @@ class Wire:
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
         self._hooks: list[Removable] = []
+        self.inside: Inside | None = None  # what compresses inside the shard groups, under `fsdp`
         self._build(method, settings.seed)
         try:
             if not equal:
@@ -185,7 +188,8 @@ class Wire:
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
-        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report()}
+        inside = {} if self.inside is None else self.inside.stats()
+        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report(), **inside}
 
     def time_gpu(self, *, on: bool = True) -> None:
         """Time encoding and decoding by the GPU's own clock from here on: `encode_gpu_s`, `decode_gpu_s` in `stats`.
@@ -197,7 +201,7 @@ class Wire:
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
-        return self._plan
+        return self._plan if self.inside is None else replace(self._plan, inside=self.inside.plan())
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
@@ -270,7 +274,8 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
-        return self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
+        state = self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
+        return state if self.inside is None else {**state, "inside": self.inside.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -281,6 +286,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
+        state = taken(self.inside, state, on_resize=on_resize)
         found = self._restore(self._share.loaded(state), on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
@@ -291,7 +297,8 @@ class Wire:
 
         `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
         """
-        return self._share.read(path, name)
+        inside = [] if self.inside is None else [{"inside": inside_state.read(path, name)}]
+        return [*self._share.read(path, name), *inside]
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from thinwire.core.method import Method
 from thinwire.engine.attach import Wire, by_hooks
+from thinwire.engine.inside import Inside, check_how
 from thinwire.engine.misuse import check_free, check_initialised, check_method_type, check_optimizer, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.sharded import Sharded
@@ -32,6 +33,8 @@ from thinwire.engine.skipping import OnNonfinite, check_policy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from thinwire.exchange.reduce_scatter import ReduceScatter
 
 _wired: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
 """The parameters that wires exchange, by id; weak, so that the id of one that is gone means nothing."""
@@ -48,6 +51,7 @@ def fsdp(
     seed: int = 0,
     timeout: float = 600.0,
     on_nonfinite: OnNonfinite = "skip",
+    inside: ReduceScatter | None = None,
 ) -> Wire:
     """Exchange the gradients of `model`, which `fully_shard` shards inside each replica, between replicas.
 
@@ -59,7 +63,13 @@ def fsdp(
     shard. `min_size` counts the elements of whole tensors, and a step is left out on all ranks of a replica if some
     shard of a gradient is not finite. In `wire.no_sync()` FSDP still adds up gradients inside the replica, and
     nothing travels between replicas; `model.set_requires_gradient_sync(False)` leaves out both.
+
+    With `inside`, what the ranks of a replica send each other in backward is compressed too:
+    `inside=tw.exchange.ReduceScatter(tw.compressors.IntBlock(bits=4), residual="int8")`. `wire.plan()` then prints
+    the memory that each kind of residual costs, and `wire.stats()` has figures that begin with "inside_".
     """
+    if inside is not None:
+        check_how(inside)
     check_method_type(method, "tw.fsdp(model, optimizer, {})")
     check_sharded(model)
     check_optimizer(optimizer)
@@ -76,6 +86,13 @@ def fsdp(
     share = Sharded(members, ranks, group, timeout)
     wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
     wire._hold(_Wired([one.parameter for one in members]))
+    if inside is not None:
+        try:
+            wire.inside = Inside(model, inside, optimizer, seed=seed)
+        except BaseException:
+            wire.detach()
+            raise
+        wire._hold(wire.inside)
     return wire
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from thinwire.core.method import Method, Overlap
+    from thinwire.engine.inside_plan import InsidePlan
 
 MIN_SIZE = 10_000
 
@@ -63,6 +64,7 @@ class Plan:
 
     parcels: tuple[Parcel, ...]
     method: str
+    inside: InsidePlan | None = None  # of the shard groups, where FSDP's reduce-scatter is compressed too
 
     def __str__(self) -> str:
         lines = []
@@ -75,7 +77,7 @@ class Plan:
             for item in parcel.items:
                 shape = "x".join(map(str, item.shape)) or "scalar"
                 lines.append(f"  {item.name:<{width}}  {shape:>16}  {item.numel:>12,}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(() if self.inside is None else (str(self.inside),))])
 
 
 def make_plan(

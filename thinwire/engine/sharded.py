@@ -85,7 +85,7 @@ class Sharded(Share):
         paths = {key: route for key, route in (metadata.planner_data or {}).items() if route[0] == name}
         if not paths:
             raise ValueError(f"{path} holds nothing under {name!r}; write the key that dcp.save was given")
-        replicas = sorted({str(route[1]) for route in paths.values()})
+        replicas = sorted({str(route[1]) for route in paths.values()} - {"inside"})
         own = f"{REPLICA}{dist.get_rank(self._replicas)}"
         if len(replicas) == dist.get_world_size(self._replicas) and own in replicas:
             replicas = [own]
