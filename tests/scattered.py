@@ -1,4 +1,4 @@
-"""What four ranks do for tests/distributed/test_reduce_scatter.py: cases in one world, and what each of them found."""
+"""What four ranks do for tests/distributed/test_reduce_scatter.py: cases in one world, and what each has found."""
 
 from __future__ import annotations
 
