@@ -23,7 +23,7 @@ test-gpu: $(STAMP)
 
 # All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
 test-fsdp: $(STAMP)
-	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py
+	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py tests/examples -k "fsdp or shards"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -315,6 +315,7 @@ class Wire:
     def _build(self, method: Method, seed: int) -> None:
         """Make the plan, the transport, the buckets and the hooks for `method`, after a handshake."""
         settings = self._settings
+        self._share.check(method)
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
         kinds = sorted({item.device.type for _, item in self._trained})

@@ -11,9 +11,11 @@ import torch.distributed as dist
 
 from thinwire.engine import checkpoint
 from thinwire.engine.sharded_state import from_replica, template, to_replica
+from thinwire.engine.sharding import check_carried
 from thinwire.engine.share import Share
 
 if TYPE_CHECKING:
+    from thinwire.core.method import Method
     from thinwire.engine.parameters import Trained
 
 REPLICA = "replica"
@@ -41,6 +43,10 @@ class Sharded(Share):
     def name(self) -> str:
         """Which shard."""
         return f"shard {self._at} of {len(self._ranks)}"
+
+    def check(self, method: Method) -> None:
+        """It must work shard by shard."""
+        check_carried(method)
 
     def agree(self, broken: bool) -> bool:
         """Whether it is broken in any shard: a step that some of them leave out would tear the model apart."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from thinwire.engine import checkpoint
+
+if TYPE_CHECKING:
+    from thinwire.core.method import Method
 
 
 class Share(ABC):
@@ -20,6 +23,10 @@ class Share(ABC):
     @abstractmethod
     def name(self) -> str:
         """What it is called when ranks compare what they hold."""
+
+    @abstractmethod
+    def check(self, method: Method) -> None:
+        """ValueError if the method cannot be used on such a share."""
 
     @abstractmethod
     def agree(self, broken: bool) -> bool:
@@ -43,6 +50,9 @@ class Whole(Share):
     """All of the model."""
 
     name = "all of it"
+
+    def check(self, method: Method) -> None:
+        """Any can."""
 
     def agree(self, broken: bool) -> bool:
         """Nobody else is asked."""
