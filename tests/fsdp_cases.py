@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import nets
@@ -53,11 +54,13 @@ class Forked(nn.Module):
         return out + self.single + (self.extra * x.new_tensor([push, 0.0, 0.0, 0.0])).sum()
 
 
+@cache
 def grid() -> DeviceMesh:
     """Two replicas of two shards."""
     return init_device_mesh(PLACE["device"], (2, 2), mesh_dim_names=("replicate", "shard"))
 
 
+@cache
 def line() -> DeviceMesh:
     """One replica of four shards."""
     return init_device_mesh(PLACE["device"], (4,), mesh_dim_names=("shard",))
@@ -384,9 +387,7 @@ def protocol() -> dict[str, Any]:
     return {"once": once == [(number, True) for number in range(6)], "again": len(calls) == 12}
 
 
-CASES: list[Callable[..., Any]] = [
-    *(protocol, identity, residuals, accumulated, unused, mixed, broken, outer, refusals)
-]
+CASES = [protocol, identity, residuals, accumulated, unused, mixed, broken, outer, refusals]
 
 
 def world(folder: str, device: str = "cpu", *, long: bool = False) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,6 +127,13 @@ def ranks_of(members: Iterable[Trained]) -> list[int]:
     return sorted(found)
 
 
+@cache  # groups are not torn down, so the next wire has the same
+def _alone(rank: int, world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of one rank, which exchanges with nobody."""
+    group: dist.ProcessGroup = dist.new_group([rank], use_local_synchronization=True)
+    return group
+
+
 def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
     """The process group of `replicas`, where `ranks` hold this replica."""
     from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  (slow to import)
@@ -137,8 +145,7 @@ def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
                 f"{len(ranks)} of {world} ranks hold a replica of the model, and nobody has said who holds the same "
                 f'shards in the others; write {MESH}, fully_shard(module, mesh=mesh["shard"]), and {CALL}'
             )
-        alone: dist.ProcessGroup = dist.new_group([rank], use_local_synchronization=True)
-        return alone
+        return _alone(rank, dist.group.WORLD)
     if isinstance(replicas, DeviceMesh):
         if replicas.ndim != 1:
             raise ValueError(
