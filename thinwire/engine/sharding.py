@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHARD = 'fully_shard(module, mesh=mesh["shard"]) for its blocks and for the model itself'
 CALL = 'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"])'
+ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # which FSDP2 calls, and torch 2.6 lacks
 MESH = 'mesh = init_device_mesh(device, (replicas, shards), mesh_dim_names=("replicate", "shard"))'
 
 
@@ -112,6 +113,10 @@ def _check_parameter(p: Any, name: str) -> None:
         )
     if p.dtype not in DTYPES:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
+    if p.device_mesh.device_type == "cpu" and not ON_CPU:
+        raise ValueError(
+            f"FSDP2 of torch {torch.__version__} trains on GPUs only; write a mesh of GPUs, or install a newer torch"
+        )
     if p.device.type == "meta":
         raise ValueError(
             f"parameter {name} has no memory yet; write model.to_empty(device=...) and give it values before tw.fsdp"
