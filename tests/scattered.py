@@ -1,4 +1,4 @@
-"""What four ranks do for tests/distributed/test_reduce_scatter.py: cases in one world, and what each has found."""
+"""What four ranks do for tests/distributed/test_reduce_scatter.py: cases in one world, and what each found."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Odd(nn.Module):
         return found
 
 
-def sharded(mesh: DeviceMesh | None = None, **more: Any) -> Odd:
-    """Two units: one inside the other."""
+def sharded(mesh: DeviceMesh | None = None, **more: Any) -> Any:
+    """A net of two units, one inside the other."""
     model = Odd()
     fully_shard(model.first, mesh=mesh, **more)
     return fully_shard(model, mesh=mesh, **more)
@@ -198,7 +198,8 @@ def accumulated(folder: str) -> float:
 
 def resumed(folder: str) -> dict[str, Any]:
     """Four steps, and two after a checkpoint; then wrong states, and another number of ranks."""
-    rank, out = dist.get_rank(), {}
+    out: dict[str, Any] = {}
+    rank = dist.get_rank()
     model = sharded()
     optimizer = sgd(model)
     inside = Inside(model, FEEDBACK, optimizer, seed=5)
@@ -292,7 +293,8 @@ def traffic(folder: str) -> dict[str, Any]:
 
 def damaged(folder: str) -> list[str]:
     """Rank 1 receives a payload with one bit changed; a NaN of rank 2; and calls that torch does not make."""
-    model, world = fully_shard(nn.Linear(8, 8, bias=False)), dist.group.WORLD
+    model: Any = fully_shard(nn.Linear(8, 8, bias=False))
+    world = dist.group.WORLD
     inside = Inside(model, EXACT)
     (call,) = inside.calls
     told = []
@@ -332,7 +334,7 @@ def damaged(folder: str) -> list[str]:
 def through_checkpoint(path: str, mesh: DeviceMesh) -> dict[str, Any]:
     """A wire with residuals inside, saved with torch.distributed.checkpoint and read again."""
 
-    def wired() -> tuple[Odd, torch.optim.SGD, tw.Wire]:
+    def wired() -> tuple[Any, torch.optim.SGD, tw.Wire]:
         model = sharded(mesh["shard"])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         method = tw.methods.qsgd(bits=4)
@@ -356,7 +358,7 @@ def through_checkpoint(path: str, mesh: DeviceMesh) -> dict[str, Any]:
 def through_fsdp(folder: str) -> dict[str, Any]:
     """Two replicas of two shards: `tw.fsdp` with and without `inside`, which loses nothing here."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    found, out = [], {}
+    found, out = [], dict[str, Any]()
     for how in (None, WHOLE):
         model = sharded(mesh["shard"])
         optimizer = sgd(model)
@@ -367,6 +369,8 @@ def through_fsdp(folder: str) -> dict[str, Any]:
                 out.update(through_checkpoint(f"{folder}/dcp", mesh))
     wrong: Any = "int"
     out["word"] = said(lambda: tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=wrong))
+    some = FEEDBACK if dist.get_rank() % 2 else None
+    out["differ"] = said(lambda: tw.fsdp(model, optimizer, tw.methods.sgd(), replicas=mesh["replicate"], inside=some))
     return {**out, "gap": float((found[0] - found[1]).abs().max())}
 
 

@@ -111,6 +111,7 @@ def test_it_is_an_argument_of_fsdp(first: dict[str, Any]) -> None:
     assert plan.startswith(without + "\ninside the shard groups: reduce-scatter:compressor=(identity)")
     assert nothing == 0 < sent
     assert "inside='int' is not a ReduceScatter" in found["word"]
+    assert "the ranks of a replica differ in inside: rank 0 has nothing; rank 1 has {" in found["differ"]
     assert found["restored"]
     assert found["resumed"]
 

@@ -209,8 +209,9 @@ def read_part(
     for key, route in paths.items():
         if str(route[depth]) in chosen:
             about = metadata.state_dict_metadata[key]
-            is_tensor = isinstance(about, TensorStorageMetadata)
-            flat[key] = torch.empty(about.size, dtype=about.properties.dtype) if is_tensor else None
+            flat[key] = None
+            if isinstance(about, TensorStorageMetadata):
+                flat[key] = torch.empty(about.size, dtype=about.properties.dtype)
     dcp.load(flat, checkpoint_id=path, no_dist=True)
     states: dict[str, Any] = {}
     for key, value in flat.items():

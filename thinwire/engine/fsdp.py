@@ -24,17 +24,17 @@ from torch.optim import Optimizer
 
 from thinwire.core.method import Method
 from thinwire.engine.attach import Wire, by_hooks
-from thinwire.engine.inside import Inside, check_how
+from thinwire.engine.handshake import describe
+from thinwire.engine.inside import Inside
 from thinwire.engine.misuse import check_free, check_initialised, check_method_type, check_optimizer, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.sharded import Sharded
 from thinwire.engine.sharding import check_carried, check_sharded, ranks_of, replica_group, sharded
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.exchange.reduce_scatter import ReduceScatter, check_reduce_scatter
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-    from thinwire.exchange.reduce_scatter import ReduceScatter
 
 _wired: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
 """The parameters that wires exchange, by id; weak, so that the id of one that is gone means nothing."""
@@ -69,7 +69,7 @@ def fsdp(
     the memory that each kind of residual costs, and `wire.stats()` has figures that begin with "inside_".
     """
     if inside is not None:
-        check_how(inside)
+        check_reduce_scatter(inside)
     check_method_type(method, "tw.fsdp(model, optimizer, {})")
     check_sharded(model)
     check_optimizer(optimizer)
@@ -84,6 +84,7 @@ def fsdp(
     group = replica_group(replicas, ranks)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     share = Sharded(members, ranks, group, timeout)
+    _check_alike(share.gather("nothing" if inside is None else inside.to_json()))
     wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
@@ -94,6 +95,12 @@ def fsdp(
             raise
         wire._hold(wire.inside)
     return wire
+
+
+def _check_alike(inside: list[str]) -> None:
+    """Refuse shards that would wait for others which send nothing, or something else."""
+    if len(set(inside)) > 1:
+        raise ValueError(f"the ranks of a replica differ in inside: {describe(inside)}")
 
 
 @final

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from thinwire.engine import inside_state
 from thinwire.engine.checkpoint import OnResize, Saved
 from thinwire.engine.handshake import handshake
-from thinwire.engine.inside_plan import InsidePlan, UnitPlan
 from thinwire.engine.reduce_scatter import Drivers, UnitReduceScatter
 from thinwire.engine.units import Unit, units
-from thinwire.exchange.reduce_scatter import ReduceScatter
+from thinwire.exchange.inside_plan import InsidePlan, UnitPlan
+from thinwire.exchange.reduce_scatter import ReduceScatter, check_reduce_scatter
 
 
 @final
@@ -33,7 +33,7 @@ class Inside:
     def __init__(
         self, model: nn.Module, how: ReduceScatter, optimizer: Optimizer | None = None, *, seed: int = 0
     ) -> None:
-        check_how(how)
+        check_reduce_scatter(how)
         self.how, self.seed = how, seed
         self._drivers = Drivers()
         found = units(model)
@@ -132,15 +132,6 @@ class Inside:
             driver.traffic.bytes = driver.traffic.messages = 0
             if wrong:
                 raise ValueError(wrong)
-
-
-def check_how(how: object) -> None:
-    """Refuse what is not a ReduceScatter, with the line to write."""
-    if not isinstance(how, ReduceScatter):
-        raise TypeError(
-            f"inside={how!r} is not a ReduceScatter; "
-            "write inside=thinwire.exchange.ReduceScatter(thinwire.compressors.IntBlock(bits=4), residual='int8')"
-        )
 
 
 def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:

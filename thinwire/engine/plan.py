@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from thinwire.core.method import Method, Overlap
-    from thinwire.engine.inside_plan import InsidePlan
+    from thinwire.exchange.inside_plan import InsidePlan
 
 MIN_SIZE = 10_000
 

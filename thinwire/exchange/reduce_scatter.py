@@ -17,7 +17,7 @@ Departs from them: one hop, over all ranks of the group; the rank's own row is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
@@ -30,6 +30,7 @@ from thinwire.core.gaussian import lost
 from thinwire.core.payload import HEADER
 from thinwire.core.started import finish
 from thinwire.core.types import Context, Key
+from thinwire.exchange.inside_plan import InsidePlan, UnitPlan
 from thinwire.kernels.spec import TILE
 from thinwire.memory.kept import KINDS, Kept
 
@@ -78,6 +79,14 @@ class ReduceScatter(Config):
         """Bytes of the message with one row."""
         return HEADER.size + self.compressor.nbytes(layout)
 
+    def plan(self, units: Mapping[str, Sequence[int]], ranks: int) -> InsidePlan:
+        """What it costs where FSDP shards units with parameters of so many elements over `ranks`; prints as a table.
+
+        `wire.plan()` says the same of a model at hand.
+        """
+        rows = {name: tuple(-(-size // ranks) for size in sizes) for name, sizes in units.items()}
+        return InsidePlan(self, tuple(UnitPlan(name, sizes, ranks) for name, sizes in rows.items()))
+
     async def __call__(
         self, rows: Sequence[Tensor], kept: Kept | None, names: Sequence[str], ctx: Context, weight: float
     ) -> Tensor:
@@ -117,6 +126,15 @@ class ReduceScatter(Config):
             payload: Payload = ctx.sent(finish([started])[0])
             sent.append(payload.data)
         return sent
+
+
+def check_reduce_scatter(how: object) -> None:
+    """Refuse what is not a ReduceScatter, with the line to write."""
+    if not isinstance(how, ReduceScatter):
+        raise TypeError(
+            f"inside={how!r} is not a ReduceScatter; "
+            "write inside=thinwire.exchange.ReduceScatter(thinwire.compressors.IntBlock(bits=4), residual='int8')"
+        )
 
 
 def _of(key: Key, owner: int, layout: Layout) -> Key:

@@ -7,9 +7,13 @@ from pathlib import Path
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load
 
+COMMAND = "python benchmarks/reduce_scatter.py"
+
 
 def page(file: Path) -> str:
     """A row per contestant."""
+    if not file.exists():
+        return f"No rows yet: `{COMMAND}`, as root, records them."
     rows = load(file)
     body = [
         [
@@ -23,7 +27,7 @@ def page(file: Path) -> str:
         for r in rows
     ]
     head = ["reduce-scatter", "ms", "over gloo's", "MB sent", "error of a round", "MB of residuals"]
-    return table(head, body) + where(rows[0], "python benchmarks/reduce_scatter.py")
+    return table(head, body) + where(rows[0], COMMAND)
 
 
 def _name(contestant: str) -> str:

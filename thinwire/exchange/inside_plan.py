@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from thinwire.core.types import Layout
-from thinwire.exchange.reduce_scatter import ReduceScatter
 from thinwire.memory.kept import KINDS
+
+if TYPE_CHECKING:
+    from thinwire.exchange.reduce_scatter import ReduceScatter
 
 
 @final
