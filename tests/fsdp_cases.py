@@ -68,7 +68,8 @@ def line() -> DeviceMesh:
 
 def shard(model: nn.Module, mesh: DeviceMesh, **more: Any) -> nn.Module:
     """Two groups of parameters, one inside the other."""
-    parts = model if isinstance(model, nn.Sequential) else model.used
+    parts = model.used if isinstance(model, Forked) else model
+    assert isinstance(parts, nn.Sequential)
     fully_shard(parts[2], mesh=mesh, **more)
     fully_shard(model, mesh=mesh, **more)
     return model
@@ -151,7 +152,7 @@ def residuals() -> bool:
             step(model, one, number)
             other.zero_grad()
             grads = [p.grad.to_local() for p in twin.parameters()]  # type: ignore[union-attr]
-            sum((p * g).sum() for p, g in zip(shards.parameters(), grads, strict=True)).backward()  # type: ignore[union-attr]
+            sum((p * g).sum() for p, g in zip(shards.parameters(), grads, strict=True)).backward()
             other.step()
         mine, (theirs,) = by_parameter(wire.state_dict()), attached.state_dict().values()
     seen = 0
@@ -379,7 +380,7 @@ def protocol() -> dict[str, Any]:
     calls: list[tuple[int, bool]] = []
     for number, p in enumerate(model.parameters()):
         p.register_post_accumulate_grad_hook(
-            lambda p, number=number: calls.append((number, isinstance(p.grad, DTensor)))  # type: ignore[misc]
+            lambda p, number=number: calls.append((number, isinstance(p.grad, DTensor)))
         )
     loss(model, batch(0)).backward()
     once = sorted(calls)
