@@ -9,6 +9,7 @@ residuals take per rank, where the rank's own shard of the gradient takes 4 byte
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,7 @@ FILE = Path(__file__).parent / "data" / "reduce-scatter.csv"
 def measure(say: Say) -> list[Row]:
     """One row per contestant."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # gloo's own has a new name, which older releases lack
     n, rank = dist.get_world_size(), dist.get_rank()
     x = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(rank))
     truth = x.clone()
