@@ -339,9 +339,6 @@ def resharded(path: str, method: str, kept: dict[str, Tensor]) -> dict[str, bool
     return {"mean": same, "refused": "is no state of a replica" in other}
 
 
-# Misuse.
-
-
 def refusals() -> dict[str, str]:
     mesh = grid()
     model, flat, native = shard(net(), mesh["shard"]), net(), shard(net(), mesh)
@@ -362,6 +359,7 @@ def refusals() -> dict[str, str]:
         "server": lambda: tw.fsdp(model, some, tw.methods.ssp(), replicas=replicas),
         "loss": lambda: tw.fsdp(model, some, tw.methods.adacomm(), replicas=replicas),
         "string": lambda: tw.fsdp(model, some, "qsgd", replicas=replicas),  # type: ignore[arg-type]
+        "differ": lambda: tw.fsdp(model, some, tw.method(["sgd", "qsgd"][dist.get_rank() % 2]), replicas=replicas),
         "early": lambda: tw.fsdp(early, stale, method, replicas=replicas),
     }
     out = {name: said(call) for name, call in calls.items()}

@@ -35,6 +35,7 @@ SENTENCES = {
     "server": "ssp has a server",
     "loss": "adacomm follows the loss",
     "string": "tw.fsdp(model, optimizer, tw.method('qsgd'))",
+    "differ": "the ranks of a replica differ in method: rank 0 has",
     "early": "make the optimizer from model.parameters() after it",
     "twice": "attached already",
 }
