@@ -59,7 +59,7 @@ def main() -> None:
     wire.load_state_dict(wire.read(folder))  # whatever the number of nodes and of shards is now
     train(range(101, 201))
 
-    weights = torch.cat([p.full_tensor().flatten() for p in model.parameters()]).detach()
+    weights = torch.cat([value.full_tensor().flatten() for value in model.state_dict().values()]).detach()
     dist.all_gather(copies := [torch.empty_like(weights) for _ in range(world)], weights)
     equal = all(torch.equal(copy, weights) for copy in copies)
     if rank == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import nets
@@ -53,11 +54,13 @@ class Forked(nn.Module):
         return out + self.single + (self.extra * x.new_tensor([push, 0.0, 0.0, 0.0])).sum()
 
 
+@cache
 def grid() -> DeviceMesh:
     """Two replicas of two shards."""
     return init_device_mesh(PLACE["device"], (2, 2), mesh_dim_names=("replicate", "shard"))
 
 
+@cache
 def line() -> DeviceMesh:
     """One replica of four shards."""
     return init_device_mesh(PLACE["device"], (4,), mesh_dim_names=("shard",))
@@ -65,7 +68,8 @@ def line() -> DeviceMesh:
 
 def shard(model: nn.Module, mesh: DeviceMesh, **more: Any) -> nn.Module:
     """Two groups of parameters, one inside the other."""
-    parts = model if isinstance(model, nn.Sequential) else model.used
+    parts = model.used if isinstance(model, Forked) else model
+    assert isinstance(parts, nn.Sequential)
     fully_shard(parts[2], mesh=mesh, **more)
     fully_shard(model, mesh=mesh, **more)
     return model
@@ -148,7 +152,7 @@ def residuals() -> bool:
             step(model, one, number)
             other.zero_grad()
             grads = [p.grad.to_local() for p in twin.parameters()]  # type: ignore[union-attr]
-            sum((p * g).sum() for p, g in zip(shards.parameters(), grads, strict=True)).backward()  # type: ignore[union-attr]
+            sum((p * g).sum() for p, g in zip(shards.parameters(), grads, strict=True)).backward()
             other.step()
         mine, (theirs,) = by_parameter(wire.state_dict()), attached.state_dict().values()
     seen = 0
@@ -335,9 +339,6 @@ def resharded(path: str, method: str, kept: dict[str, Tensor]) -> dict[str, bool
     return {"mean": same, "refused": "is no state of a replica" in other}
 
 
-# Misuse.
-
-
 def refusals() -> dict[str, str]:
     mesh = grid()
     model, flat, native = shard(net(), mesh["shard"]), net(), shard(net(), mesh)
@@ -358,6 +359,7 @@ def refusals() -> dict[str, str]:
         "server": lambda: tw.fsdp(model, some, tw.methods.ssp(), replicas=replicas),
         "loss": lambda: tw.fsdp(model, some, tw.methods.adacomm(), replicas=replicas),
         "string": lambda: tw.fsdp(model, some, "qsgd", replicas=replicas),  # type: ignore[arg-type]
+        "differ": lambda: tw.fsdp(model, some, tw.method(["sgd", "qsgd"][dist.get_rank() % 2]), replicas=replicas),
         "early": lambda: tw.fsdp(early, stale, method, replicas=replicas),
     }
     out = {name: said(call) for name, call in calls.items()}
@@ -376,7 +378,7 @@ def protocol() -> dict[str, Any]:
     calls: list[tuple[int, bool]] = []
     for number, p in enumerate(model.parameters()):
         p.register_post_accumulate_grad_hook(
-            lambda p, number=number: calls.append((number, isinstance(p.grad, DTensor)))  # type: ignore[misc]
+            lambda p, number=number: calls.append((number, isinstance(p.grad, DTensor)))
         )
     loss(model, batch(0)).backward()
     once = sorted(calls)
@@ -384,9 +386,7 @@ def protocol() -> dict[str, Any]:
     return {"once": once == [(number, True) for number in range(6)], "again": len(calls) == 12}
 
 
-CASES: list[Callable[..., Any]] = [
-    *(protocol, identity, residuals, accumulated, unused, mixed, broken, outer, refusals)
-]
+CASES = [protocol, identity, residuals, accumulated, unused, mixed, broken, outer, refusals]
 
 
 def world(folder: str, device: str = "cpu", *, long: bool = False) -> dict[str, Any]:

@@ -84,7 +84,12 @@ def fsdp(
     group = replica_group(replicas, ranks)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     share = Sharded(members, ranks, group, timeout)
-    _check_alike(share.gather("nothing" if inside is None else inside.to_json()))
+    mine = {
+        "method": method.to_json(),
+        "inside": "nothing" if inside is None else inside.to_json(),
+        "settings": settings,
+    }
+    _check_alike(share.gather({name: str(value) for name, value in mine.items()}))
     wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
@@ -97,10 +102,12 @@ def fsdp(
     return wire
 
 
-def _check_alike(inside: list[str]) -> None:
+def _check_alike(said: list[dict[str, str]]) -> None:
     """Refuse shards that would wait for others which send nothing, or something else."""
-    if len(set(inside)) > 1:
-        raise ValueError(f"the ranks of a replica differ in inside: {describe(inside)}")
+    for name in said[0]:
+        values = [one[name] for one in said]
+        if len(set(values)) > 1:
+            raise ValueError(f"the ranks of a replica differ in {name}: {describe(values)}")
 
 
 @final

@@ -30,6 +30,15 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
+def gradient(p: Tensor) -> Tensor:
+    """The part of its gradient on this rank. Where FSDP offloads to the host, it may still be on its way there."""
+    assert p.grad is not None
+    part, sharded = local(p.grad), p.grad
+    if part is not sharded and part.is_cpu and sharded.device_mesh.device_type == "cuda":  # type: ignore[attr-defined]
+        torch.cuda.current_stream().synchronize()
+    return part
+
+
 def like(tensor: Tensor, part: Tensor) -> Tensor:
     """`part` as the shard of a DTensor that is cut as `tensor` is; `part` itself where `tensor` is whole.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 REPLICA = "replica"
 
 
+@cache  # groups are not torn down (see `engine/groups.py`), so the next wire on these ranks has the same
+def _meeting_place(ranks: tuple[int, ...], timeout: float, world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group for decisions: single numbers that the host waits for, so they travel from host to host."""
+    group: dist.ProcessGroup = dist.new_group(
+        list(ranks), timeout=timedelta(seconds=timeout), backend="gloo", use_local_synchronization=True
+    )
+    return group
+
+
 @final
 class Sharded(Share):
     """The shards of the parameters `members` on this rank; `ranks` hold the replica together.
@@ -34,10 +44,7 @@ class Sharded(Share):
         self._members = {one.item.name: one for one in members}
         self._ranks, self._replicas = sorted(ranks), replicas
         self._at = self._ranks.index(dist.get_rank())
-        # Decisions are single numbers that the host waits for, so they travel from host to host.
-        self._group = dist.new_group(
-            self._ranks, timeout=timedelta(seconds=timeout), backend="gloo", use_local_synchronization=True
-        )
+        self._group = _meeting_place(tuple(self._ranks), timeout, dist.group.WORLD)
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SHARD = 'fully_shard(module, mesh=mesh["shard"]) for its blocks and for the model itself'
 CALL = 'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"])'
+ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # which FSDP2 calls, and torch 2.6 lacks
 MESH = 'mesh = init_device_mesh(device, (replicas, shards), mesh_dim_names=("replicate", "shard"))'
 
 
@@ -111,6 +113,10 @@ def _check_parameter(p: Any, name: str) -> None:
         )
     if p.dtype not in DTYPES:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
+    if p.device_mesh.device_type == "cpu" and not ON_CPU:
+        raise ValueError(
+            f"FSDP2 of torch {torch.__version__} trains on GPUs only; write a mesh of GPUs, or install a newer torch"
+        )
     if p.device.type == "meta":
         raise ValueError(
             f"parameter {name} has no memory yet; write model.to_empty(device=...) and give it values before tw.fsdp"
@@ -126,6 +132,13 @@ def ranks_of(members: Iterable[Trained]) -> list[int]:
     return sorted(found)
 
 
+@cache  # groups are not torn down, so the next wire has the same
+def _alone(rank: int, world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of one rank, which exchanges with nobody."""
+    group: dist.ProcessGroup = dist.new_group([rank], use_local_synchronization=True)
+    return group
+
+
 def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
     """The process group of `replicas`, where `ranks` hold this replica."""
     from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  (slow to import)
@@ -137,8 +150,7 @@ def replica_group(replicas: Any, ranks: Sequence[int]) -> dist.ProcessGroup:
                 f"{len(ranks)} of {world} ranks hold a replica of the model, and nobody has said who holds the same "
                 f'shards in the others; write {MESH}, fully_shard(module, mesh=mesh["shard"]), and {CALL}'
             )
-        alone: dist.ProcessGroup = dist.new_group([rank], use_local_synchronization=True)
-        return alone
+        return _alone(rank, dist.group.WORLD)
     if isinstance(replicas, DeviceMesh):
         if replicas.ndim != 1:
             raise ValueError(
