@@ -2,8 +2,8 @@
 
 python benchmarks/reduce_scatter.py, as root: writes benchmarks/data/reduce-scatter.csv. Four hosts of the network lab
 have uplinks of 100 Mbit/s. All take turns; a round starts at a barrier and ends when the slowest rank has ended.
-Bytes are those that the busiest host put on its wire, headers of packets included. `residual_bytes` is the memory that
-residuals take per rank, where the rank's own shard of the gradient takes 4 bytes per element of a row.
+Bytes are those that the busiest host put on its wire, headers of packets included. `residual_bytes` is what residuals
+take per rank, where the rank's own shard of the gradient takes 4 bytes per element of a row.
 """
 
 from __future__ import annotations
