@@ -19,6 +19,7 @@ from thinwire.sim.costs import Costs
 from thinwire.sim.load import Load
 from thinwire.sim.player import Mark, Player, Stage
 from thinwire.sim.script import script
+from thinwire.sim.together import Together, fits
 from thinwire.sim.turns import turns
 
 if TYPE_CHECKING:
@@ -81,11 +82,14 @@ def foresee(
     stragglers: Stragglers | None = None,
     seed: int = 0,
     marks: bool = False,
+    by_message: bool = False,
 ) -> Forecast:
     """Steps of `method` on `workers` workers, each with the same load: a `Load`, or the name of a model.
 
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
-    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
+    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when. Rounds in
+    which all ranks meet are computed for all of them at once; `by_message` runs every request on the clock instead,
+    which gives the same times.
 
     >>> import thinwire as tw
     >>> load = Load.of("resnet50", seconds=0.3)
@@ -101,9 +105,17 @@ def foresee(
     load = Load.of(load) if isinstance(load, str) else load
     costs = Costs() if costs is None else costs
     plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
+    network = Network() if network is None else network
+    played = script(method, plan, load, workers, costs)
+    bits = costs.estimated(method.exchange.channels)
+    if fits(method, played, network) and not marks and not by_message:
+        all_ = Together(method, played, load, workers, network, costs)
+        ends = all_.run(steps, stragglers, seed)
+        wires = all_.crowd.wires
+        return Forecast(workers, tuple(ends), wires.bytes, wires.messages, all_.crowd.coded, bits)
     clock = VirtualClock(workers, network, stragglers, seed, numbers=False)
     found: list[Mark] | None = [] if marks else None
-    stage = Stage(clock, script(method, plan, load, workers, costs), load, costs, found)
+    stage = Stage(clock, played, load, costs, found)
     players = [Player(stage, rank) for rank in range(workers)]
 
     async def life(player: Player) -> None:
@@ -124,7 +136,7 @@ def foresee(
         sum(one.bytes for one in sent),
         sum(one.messages for one in sent),
         sum(player.coded for player in players),
-        costs.estimated(method.exchange.channels),
+        bits,
         tuple(found or ()),
     )
 

@@ -68,9 +68,13 @@ class Player:
         for at in places:
             piece = self.script.pieces[at]
             agreed = None if piece.agreed is None else made.get(piece.agreed)
-            made[at] = self._start(at, piece, self._last.get(at), agreed)
+            made[at] = self._start(piece, self._last.get(at), agreed)
         self._last.update(made)
         return list(made.values())
+
+    async def alone(self, piece: Piece) -> None:
+        """Launch a piece that is no part of a bucket's round, and wait for it."""
+        await self._start(piece, None, None)
 
     async def compute(self, seconds: float, step: int, what: str = "compute") -> None:
         """Let the time of a computation pass."""
@@ -83,7 +87,7 @@ class Player:
         if self.stage.marks is not None and self.clock.now > start:
             self.stage.marks.append(Mark(self.rank, what, start, self.clock.now, bucket, chunk, step))
 
-    def _start(self, at: int, piece: Piece, earlier: Task[None] | None, agreed: Task[None] | None) -> Task[None]:
+    def _start(self, piece: Piece, earlier: Task[None] | None, agreed: Task[None] | None) -> Task[None]:
         round_ = self.round
 
         async def work(comm: Comm) -> None:
