@@ -45,6 +45,7 @@ class Stage:
     load: Load
     costs: Costs
     marks: list[Mark] | None = None
+    drops: bool = False  # whether neighbours go on without those that have died
     blanks: dict[int, list[Blank]] = field(default_factory=dict)  # what a scatter sends, by the id of its phase
 
 
@@ -118,6 +119,8 @@ class Player:
                 await comm.all_to_all(cast("Any", blanks))
             case Swap(nbytes, around):
                 peers, sources = around(self.rank, round_)
+                if gone := self.clock.dead if self.stage.drops else {}:
+                    peers, sources = (tuple(j for j in some if j not in gone) for some in (peers, sources))
                 await comm.swap(_blank(of_rank(nbytes, self.rank)), peers, sources=sources)
 
     async def _pass(self, comm: Comm, seconds: float) -> None:

@@ -39,7 +39,8 @@ def fits(method: Method, script: Script, network: Network) -> bool:
     sync = method.sync
     late = bool(sync.staleness) or (sync.of.outer_loop and bool(cast("Delta", sync.of).delay))
     met = all(isinstance(phase, COLLECTIVES) for piece in script.pieces for phase in piece.phases)
-    return met and not late and not method.exchange.before_step and network.ranks_per_host == 1
+    own = network.ranks_per_host == 1 and network.racks == 1  # every rank has its links to itself
+    return met and own and not late and not method.exchange.before_step
 
 
 @final
