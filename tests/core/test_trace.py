@@ -17,7 +17,8 @@ from thinwire.sim import Costs, Pass, foresee
 def read(path: Path) -> list[dict[str, Any]]:
     """The events of a file, after checking what every viewer needs."""
     found = json.loads(path.read_text())
-    named, rows = set(), {}
+    named: set[object] = set()
+    rows: dict[tuple[int, int], float] = {}  # until when each is taken
     for event in found["traceEvents"]:
         assert event["ph"] in ("X", "i", "M")
         assert isinstance(event["pid"], int)

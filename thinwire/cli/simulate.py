@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Annotated
@@ -46,9 +47,9 @@ SHAPES = {
     "saves_s": ".4f",
 }
 NUMBERS = {name: form for name, form in SHAPES.items() if name not in ("binds", "saves_s")} | {"accuracy": ".2%"}
-KINDS = {
+KINDS: dict[str, Callable[..., Stragglers]] = {
     "constant": lambda rank, times: Constant({int(rank): times}),
-    "exponential": lambda: Exponential(),
+    "exponential": Exponential,
     "shifted": ShiftedExponential,
     "lognormal": LogNormal,
     "transient": Transient,
@@ -142,13 +143,11 @@ def parse_stragglers(text: str | None) -> Stragglers | None:
     if kind not in KINDS:
         raise ValueError(f"--stragglers {text}: there is no {kind!r}{suggest(kind, KINDS)}")
     try:
-        made = KINDS[kind](*(float(word) for word in rest.split(",") if word))
+        return KINDS[kind](*(float(word) for word in rest.split(",") if word))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"--stragglers {text}: write --stragglers lognormal:0.3, or constant:3,2.0 ({error})"
         ) from None
-    assert isinstance(made, Stragglers)
-    return made
 
 
 def parse_failures(texts: list[str]) -> dict[int, float]:

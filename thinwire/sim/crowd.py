@@ -94,7 +94,9 @@ class _Play:
         self.order = [np.array([*row, len(places)]) for row in order]  # and none after the last
         self.ends: dict[int, Array] = {}
         self.next = np.zeros((lanes, n))
-        self.since = np.zeros((lanes, n))  # since when it has been waited for that
+        # Since when it has been waited for that; then in which turn the wait began; then what was launched first.
+        self.since = np.zeros((lanes, n))
+        self.made = np.zeros((lanes, n), dtype=np.intp)
         self.pos = np.zeros((lanes, n), dtype=np.intp)
         self.asked = np.full((lanes, n), -np.inf)  # when ranks asked for the next collective of a lane
         self.waits_for = np.full((lanes, n), -1, dtype=np.intp)  # the lane of an agreement
@@ -105,16 +107,17 @@ class _Play:
             [at for at, op in enumerate(p) if isinstance(op, Reduce | Gather | Scatter)] for p in self.programs
         ]
         self.closed = [0] * lanes
+        self.turn, self.last_asked = 0, [0] * lanes  # when, among all, the last rank asked
 
     def run(self) -> dict[int, Array]:
         while True:
             closes = self._closes()
-            lane = int(np.argmin(closes))
-            until = closes[lane]
+            until = float(closes.min())
             if not self._advance(until):
                 if until == np.inf:
                     return self.ends
-                self._close(lane, until)
+                at_once = np.nonzero(closes == until)[0]  # of these, the one that was asked for first
+                self._close(int(min(at_once, key=self.last_asked.__getitem__)), until)
 
     def _closes(self) -> Array:
         """By lane, the earliest time at which its next collective may close; inf where none is left."""
@@ -133,12 +136,11 @@ class _Play:
         """Apply the first event of every rank that has one up to a time; False if there is none."""
         times = self.next.min(axis=0)
         first_ones = self.next == times
-        if (
-            first_ones.sum() > self.crowd.n
-        ):  # at one time, who waited first goes on first, then who was launched first
+        if first_ones.sum() > self.crowd.n:  # at one time, who has waited longest goes on first
             since = np.where(first_ones, self.since, np.inf)
             order = np.stack([row[pos] for row, pos in zip(self.order, self.pos, strict=True)])
-            lane = np.where(since == since.min(axis=0), order, len(self.agreed) + 1).argmin(axis=0)
+            rank = self.made * (len(self.agreed) + 1) + order
+            lane = np.where(since == since.min(axis=0), rank, np.iinfo(np.intp).max).argmin(axis=0)
         else:
             lane = first_ones.argmax(axis=0)
         due = np.nonzero((times <= until) & (times < np.inf))[0]
@@ -156,6 +158,7 @@ class _Play:
 
     def _apply(self, lane: int, pos: int, ranks: Index, times: Array) -> None:
         op = self.programs[lane][pos]
+        self.turn += 1
         match op:
             case Begin(piece):
                 self._begin(lane, piece, ranks, times)
@@ -165,6 +168,7 @@ class _Play:
                 self._pass(lane, op, ranks, times)
             case _:
                 self.asked[lane, ranks] = times
+                self.last_asked[lane] = self.turn
                 self.next[lane, ranks] = np.inf
                 begins, left = self.bursts[lane]
                 begins[ranks], left[ranks] = self.crowd.wires.ask(op, ranks, times)
@@ -180,6 +184,7 @@ class _Play:
                 self.waits_for[lane, late] = self.lane_of[agreed]
                 self.next[lane, late] = np.inf
                 self.since[lane, late] = start[~known]
+                self.made[lane, late] = 0
                 self._launch_later(agreed, lane, piece)
             if ends is not None:
                 start = np.maximum(start, np.where(known, ends[ranks], 0.0))
@@ -205,6 +210,7 @@ class _Play:
             begins = self.programs[lane][after]
             assert isinstance(begins, Begin)
             self.since[lane, ranks] = np.minimum(self.launches[begins.piece][ranks], times)
+            self.made[lane, ranks] = 0
         for other, waiting in self.blocked.get(piece, ()):
             here = ranks[(self.waits_for[other, ranks] == lane) & self._at(other, ranks, waiting)]
             self.waits_for[other, here] = -1
@@ -230,13 +236,16 @@ class _Play:
         """What comes next happens at `times`."""
         self.pos[lane, ranks] += 1
         self.next[lane, ranks] = times
-        self.since[lane, ranks] = np.where(times > now, now, self.since[lane, ranks])
+        later = times > now
+        self.since[lane, ranks] = np.where(later, now, self.since[lane, ranks])
+        self.made[lane, ranks] = np.where(later, self.turn, self.made[lane, ranks])
 
     def _close(self, lane: int, now: float) -> None:
         """All ranks have asked for the next collective of a lane."""
         op = self.programs[lane][self.meetings[lane][self.closed[lane]]]
         assert not isinstance(op, Begin | End)
         self.closed[lane] += 1
+        self.turn += 1
         done = self.crowd.wires.close(op, self.bursts[lane], now)
         self.asked[lane] = -np.inf
         self._go_on(lane, np.arange(self.crowd.n), np.full(self.crowd.n, now), np.maximum(done, now))

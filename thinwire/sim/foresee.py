@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from thinwire.comm.clock import VirtualClock
-from thinwire.comm.network import Network
+from thinwire.comm.network import Interfaces, Network
 from thinwire.core.clock import Span
 from thinwire.core.errors import PeerError
 from thinwire.core.trace import write_trace
@@ -123,11 +123,14 @@ def foresee(
     check_method_type(method, "tw.sim.foresee({}, load)")
     if steps < 1:
         raise ValueError(f"foresee(steps={steps}) foresees nothing; write steps={STEPS}")
+    if workers < 1:
+        raise ValueError(f"foresee(workers={workers}): write 1 or more")
     check_method(method, workers, drop_dead=drop_dead)
     load = Load.of(load) if isinstance(load, str) else load
     costs = Costs() if costs is None else costs
     plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
     network = Network() if network is None else network
+    Interfaces(network, workers)  # refuses hosts and racks that do not fit
     played = script(method, plan, load, workers, costs)
     bits = costs.estimated(method.exchange.channels)
     if fits(method, played, network) and not (marks or by_message or failures):
