@@ -109,8 +109,8 @@ def foresee(
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
     warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
 
-    Above 32 workers, rounds in which all ranks meet are computed for all of them at once; `by_message=True` runs
-    every request on the clock instead, which gives the same times but for ties, and `by_message=False` does so nowhere.
+    Above 32 workers, rounds in which all ranks meet are computed for all of them at once. `by_message=True` runs
+    every request on the clock instead, which gives the same times but for ties; `by_message=False` avoids that.
 
     `failures` says which ranks die, and after how many seconds. As under `attach`, that ends training, unless it is
     gossip and `drop_dead` is set: then neighbours go on without them.
