@@ -154,6 +154,8 @@ def foresee(
             player.ends.append(clock.now)
         await own.end()
 
+    for rank, time in (failures or {}).items():
+        clock.check_failure(rank, time)
     for player in players:
         clock.spawn(player.rank, life(player))
     for rank, time in (failures or {}).items():
