@@ -8,8 +8,8 @@ and ECQ-SGD (s = 4, L2 scales, rANS) exchange through the owners of shards.
 "143.5%" has two readings, 1.435 and 2.435 times the throughput of 32-bit SGD, and the model two kinds of step: with
 buckets that leave during backward, as `attach` does, or after it. The rate that makes each true is bisected.
 
-Assumed: 32 images per GPU and step in 0.2 s, which is 4 of the 12 TFLOP/s of a P40; 20 us of latency. Rows with 0.1 and
-0.4 s show what depends on it.
+Assumed: 32 images per GPU and step in 0.2 s, which is 4 of the 12 TFLOP/s of a P40; 20 us of latency. Rows with 0.1
+and 0.4 s show what depends on it.
 
 Reference: Wu, Huang, Huang, Zhang, "Error compensated quantized SGD and its applications to large-scale distributed
 optimization", ICML 2018, arXiv 1806.08054. The paper itself was not available; this follows accounts of it.
@@ -197,11 +197,7 @@ class EcqFig6(Modelled):
     def page(self, rows: Rows) -> dict[str, str]:
         """Also the solved rates."""
         found = [r for r in rows if r["kind"] == "solved"]
-        body = [
-            [r["leaves"], f"{r['computing']:g} s", f"{r['gain']:.3f}"]
-            + ["none" if r["gbit"] is None else f"{r['gbit']:.2f}"]
-            for r in found
-        ]
+        body = [[r["leaves"], f"{r['computing']:g} s", f"{r['gain']:.3f}", _rate(r["gbit"])] for r in found]
         head = ["buckets leave", "computing of a step", "times 32-bit at 512 GPUs", "Gbit/s per host"]
         return Modelled.page(self, rows) | {"networks": table(head, body, left=2)}
 
@@ -209,3 +205,7 @@ class EcqFig6(Modelled):
 def _line(rows: Rows, name: str, colour: int, field: str, told: str = "") -> Line:
     mine = [r for r in rows if r["method"] == name]
     return Line(told or name, [r["gpus"] for r in mine], [r[field] for r in mine], colour)
+
+
+def _rate(gbit: float | None) -> str:
+    return "none" if gbit is None else f"{gbit:.2f}"

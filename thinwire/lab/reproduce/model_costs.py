@@ -1,9 +1,9 @@
 """What encoding and decoding take on a GPU: measured on an H200, scaled to others by the rate of their memory.
 
 `PASSES` are the medians, in milliseconds, of passes over 2^26 elements in benchmarks/data/kernels-cuda.csv. All of
-them are bound by memory, or, like rANS, were not measured elsewhere; on a card with a tenth of the rate they are taken
-to last ten times as long. Rates of others are those of NVIDIA's data sheets; that of an H200 is that of a measured
-copy, which favours the others.
+them are bound by memory, or, like rANS, were not measured elsewhere; on a card with a tenth of the rate they are
+taken to last ten times as long. Rates of others are those of NVIDIA's data sheets; that of an H200 is that of a
+measured copy, which favours the others.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 `MEASURED` are rows of benchmarks/data: step-hosts-16.csv, 24 square layers on 4 hosts that share 16 cores, and
 step-hosts-cuda.csv, GPT-2 small on 4 hosts that share an H200; DDP stands for `sgd`, its fp16 hook for `fp16`. The
-model is given what was measured of the computing (the step without communication) and of the passes (rank 0's encode
-and decode, which it sums over threads), and the rate. It knows nothing of headers, of gloo, or of cores that are shared.
+model is given what was measured of the computing (the step without communication) and of the passes (rank 0's
+encode and decode, which it sums over threads), and the rate. It knows nothing of headers, of gloo, or of cores that
+are shared.
 
-Fitted to these rows: that a worker makes four passes at once (`THREADS`), rather than one. Latency is taken as 0.1 ms.
+Fitted to these rows: that a worker makes four passes at once (`THREADS`), rather than one. Latency is taken as 0.1
+ms.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def sentence(every: list[Row]) -> str:
     size = sorted(abs(one) for one in off)
     low = sum(one < 0 for one in off)
     return (
-        f"Beside {len(off)} steps measured on 4 hosts with shaped links ([Scaling](scaling.md) lists them) the model's are off by "
-        f"{median(size):.0%} in the median and {size[-1]:.0%} at worst; {low} of {len(off)} are too short. On more hosts "
-        "nothing was compared."
+        f"Beside {len(off)} steps measured on 4 hosts with shaped links ([Scaling](scaling.md) lists them) the model's "
+        f"are off by {median(size):.0%} in the median and {size[-1]:.0%} at worst; {low} of {len(off)} are too short. "
+        "On more hosts nothing was compared."
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from thinwire.sim import MODELS, Weight
 
@@ -46,7 +47,7 @@ def conv(name: str, inputs: int, outputs: int, kernel: int, side: int, *, norm: 
 
 def dense(sizes: Sequence[int]) -> Iterator[Weight]:
     """Layers one after the other."""
-    for at, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for at, (inputs, outputs) in enumerate(pairwise(sizes)):
         yield Weight(f"fc{at}.weight", (outputs, inputs), 2.0 * inputs * outputs)
         yield Weight(f"fc{at}.bias", (outputs,))
 

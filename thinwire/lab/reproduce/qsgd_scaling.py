@@ -1,12 +1,12 @@
-"""QSGD's speed-ups on 2 to 16 GPUs, net by net: one rate is fitted to one cell of its table 1, and judged on the rest.
+"""QSGD's speed-ups on 2 to 16 GPUs, net by net: a rate is fitted to one cell of its table 1, and judged on the rest.
 
 The paper trained with CNTK on one EC2 p2.16xlarge, 16 GPUs of 8 K80 cards over PCIe, without NCCL, so that what a GPU
 sends passes the host's memory. No account says how fast that is. Two networks bracket it: "own link", on which every
 GPU has the rate to itself, and "shared bus", of which each of P GPUs has a P-th part. Both are fitted to AlexNet on 8
 GPUs, 2.05 times, where they are the same, and differ on other numbers of GPUs.
 
-32 bits are summed in a ring; QSGD exchanges shards, quantised both ways, with tensors below 10,000 elements in float32,
-as the paper has it. What a step sends leaves after backward: nothing overlaps. Computing takes the net's operations,
+32 bits are summed in a ring; QSGD exchanges shards, quantised both ways, with tensors below 10,000 elements in
+float32, as the paper has it. What a step sends leaves after backward: nothing overlaps. Computing takes the net's operations,
 three times those of the forward pass, at 1.3 TFLOP/s, 30% of what NVIDIA's data sheet gives half a K80, for all nets;
 images per GPU and step are 64 for AlexNet, which is the paper's 1024 on 16, and assumed for the others.
 

@@ -1,7 +1,7 @@
 """Every exchange from 4 to 4096 workers: the step of ResNet-50, and what a worker sends, modelled.
 
-No paper has this comparison. Two networks: 10 Gbit/s with 20 us, and 1 Gbit/s with 100 us, each worker a host of its own.
-A step computes 0.2 s, and buckets leave during backward. Encoding and decoding take what `model_costs` has measured of
+No paper has this comparison. Two networks: 10 Gbit/s with 20 us, and 1 Gbit/s with 100 us, each worker a host of its
+own. A step computes 0.2 s, and buckets leave during backward. Encoding and decoding take what `model_costs` has of
 QSGD's 4 bits on an H200, for all compressed methods alike. Neighbours form a ring, except SGP's, which change.
 
 Left out: servers, pairs that meet by chance, ADMM, MARINA, Ok-Topk and hierarchical exchanges, which the simulator
@@ -46,6 +46,7 @@ METHODS = {
 }
 UNCODED = ("all-reduce", "mix", "push-sum", "every 8 steps")
 STEPS = 2
+TIMES = ("measured_s", "step_s")
 
 
 def rows_of(name: str, workers: int, network: str) -> list[Row]:
@@ -150,8 +151,7 @@ class Scaling(Modelled):
             parts.append(f"**{network}**, seconds of a step:\n\n" + table(head, body, left=2))
         done = made["results"].split("\n\n")[-1]
         errors = [
-            [r["network"], f"`{r['method']}`", f"{1e3 * r['measured_s']:,.0f}", f"{1e3 * r['step_s']:,.0f}"]
-            + [f"{r['off']:+.0%}"]
+            [r["network"], f"`{r['method']}`", *(f"{1e3 * r[s]:,.0f}" for s in TIMES), f"{r['off']:+.0%}"]
             for r in rows
             if r["kind"] == "error"
         ]
