@@ -79,8 +79,9 @@ def test_without_overlap_a_step_is_computing_and_a_ring() -> None:
 
 def test_solved_rate_gives_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ecq_fig6, "MOST", 32)
-    (row,) = ecq_fig6.solved("after backward", 0.2, 1.435)
-    assert ecq_fig6.gain(row["gbit"] * 1e9, "after backward", 0.2) == pytest.approx(1.435, rel=1e-4)
+    (row,) = ecq_fig6.solved("after backward", 0.25, 1.435)
+    assert ecq_fig6.gain(row["gbit"] * 1e9, "after backward", 0.25) == pytest.approx(1.435, rel=1e-4)
+    ecq_fig6.rate_of.cache_clear()  # of fewer GPUs than it should be
 
 
 def test_the_fitted_cell_is_met() -> None:

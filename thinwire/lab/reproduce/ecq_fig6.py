@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -65,9 +65,15 @@ def gain(rate: float, leaves: str, seconds: float) -> float:
     return step("32-bit", MOST, rate, leaves, seconds) / step("ECQ-SGD", MOST, rate, leaves, seconds)
 
 
-def solved(leaves: str, seconds: float, wanted: float) -> list[Row]:
+@cache
+def rate_of(leaves: str, seconds: float, wanted: float) -> float | None:
     """The rate that makes the gain what it should be."""
-    found = rate_for(wanted, partial(gain, leaves=leaves, seconds=seconds))
+    return rate_for(wanted, partial(gain, leaves=leaves, seconds=seconds))
+
+
+def solved(leaves: str, seconds: float, wanted: float) -> list[Row]:
+    """The same as a row."""
+    found = rate_of(leaves, seconds, wanted)
     row: Row = {"kind": "solved", "leaves": leaves, "method": "ECQ-SGD", "gpus": MOST, "computing": seconds}
     return [row | {"gbit": None if found is None else found / 1e9, "gain": wanted}]
 
@@ -164,7 +170,7 @@ class EcqFig6(Modelled):
                 jobs.append(
                     Job(f"{name}, 40 Gbit/s", partial(curve, leaves, name, partial(float, RATE), "40 Gbit/s"))
                 )
-                find = partial(rate_for, READINGS[0], partial(gain, leaves=leaves, seconds=SECONDS))
+                find = partial(rate_of, leaves, SECONDS, READINGS[0])
                 jobs.append(Job(f"{name}, solved", partial(curve, leaves, name, find, "solved")))
             for seconds in COMPUTING:
                 jobs += [Job(f"rate for {g}", partial(solved, leaves, seconds, g)) for g in READINGS]

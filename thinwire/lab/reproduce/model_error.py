@@ -104,7 +104,7 @@ def sentence(every: list[Row]) -> str:
     size = sorted(abs(one) for one in off)
     low = sum(one < 0 for one in off)
     return (
-        f"Beside {len(off)} steps measured on 4 hosts with shaped links ([Scaling](scaling.md) lists them) the model's "
-        f"are off by {median(size):.0%} in the median and {size[-1]:.0%} at worst; {low} of {len(off)} are too short. "
-        "On more hosts nothing was compared."
+        f"Beside {len(off)} steps measured on 4 hosts with shaped links ([Scaling](scaling.md) lists them) the "
+        f"model's are off by {median(size):.0%} in the median and {size[-1]:.0%} at worst; {low} of {len(off)} are "
+        "too short. On more hosts nothing was compared."
     )

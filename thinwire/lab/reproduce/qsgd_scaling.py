@@ -6,9 +6,9 @@ GPU has the rate to itself, and "shared bus", of which each of P GPUs has a P-th
 GPUs, 2.05 times, where they are the same, and differ on other numbers of GPUs.
 
 32 bits are summed in a ring; QSGD exchanges shards, quantised both ways, with tensors below 10,000 elements in
-float32, as the paper has it. What a step sends leaves after backward: nothing overlaps. Computing takes the net's operations,
-three times those of the forward pass, at 1.3 TFLOP/s, 30% of what NVIDIA's data sheet gives half a K80, for all nets;
-images per GPU and step are 64 for AlexNet, which is the paper's 1024 on 16, and assumed for the others.
+float32, as the paper has it. What a step sends leaves after backward: nothing overlaps. Computing takes the net's
+operations, three times those of the forward pass, at 1.3 TFLOP/s, 30% of what NVIDIA's data sheet gives half a K80,
+for all nets; images per GPU and step are 64 for AlexNet, which is the paper's 1024 on 16, and assumed for the others.
 
 Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, arXiv 1610.02132, table 1 and section 5.
