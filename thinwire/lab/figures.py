@@ -15,7 +15,7 @@ from thinwire.core.rates import bits_per_second
 from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, language_table, race_table, scatter_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
-from thinwire.lab.reproduce import REPRODUCTIONS, model_error
+from thinwire.lab.reproduce import REPRODUCTIONS
 from thinwire.lab.stragglers import pages as stragglers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -361,7 +361,6 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "language": lambda data: language_table.page(data / "language.csv"),
     "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
     "reduce-scatter": lambda data: scatter_table.page(data / "reduce-scatter.csv"),
-    "model-error": lambda data: model_error.sentence(read(data / "scaling.csv")),
     **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)
