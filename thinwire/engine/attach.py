@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
@@ -13,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from thinwire.core.clock import Span, Stamp
+from thinwire.core.clock import Span
 from thinwire.core.method import Method
+from thinwire.core.trace import write_trace
 from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
@@ -88,16 +90,6 @@ def attach(
     return wire
 
 
-def _stamp(begins: bool) -> Stamp:
-    """The end of what is queued on the current stream, held back where work begins that is to be timed."""
-    if begins:  # otherwise the GPU would run each kernel as it is queued, and the time between them would count
-        torch.cuda._sleep(HELD)
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
@@ -197,7 +189,7 @@ class Wire:
         Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It makes steps
         slower: the GPU holds the work back for some milliseconds, until the host has queued all of it.
         """
-        self._runner.telemetry.stamp = _stamp if on else None
+        self._runner.telemetry.stamp = stamp if on else None
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
@@ -206,6 +198,10 @@ class Wire:
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
         return sorted(self._runner.telemetry.events, key=lambda span: span.start)
+
+    def trace(self, path: str | Path) -> None:
+        """Write `events` as a trace file of this rank, which Perfetto opens beside those of `tw.sim.foresee`."""
+        write_trace(path, {self._runner.comm.rank: self.events()})
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""
