@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu lint format figures golden clean
+.PHONY: demo test test-gpu docs test-docs lint format figures golden clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -14,11 +15,20 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --ignore=tests/site
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py
+
+# The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
+docs: $(DOCS)
+	$(BIN)/python -m thinwire.lab.site
+
+# Builds the site and tries it: links, code of every page, and a browser.
+test-docs: export PYTHONDONTWRITEBYTECODE :=
+test-docs: $(DOCS)
+	$(BIN)/python -m pytest tests/site
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -41,6 +51,10 @@ $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
+	touch $@
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

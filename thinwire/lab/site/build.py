@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.core.version import VERSION
+from thinwire.lab.site.links import link_code
 from thinwire.lab.site.sources import write
 
 STYLE = Path(__file__).with_name("site.css")
@@ -35,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "python_use_unqualified_type_names": True,
     "toc_object_entries_show_parents": "hide",
     "pygments_style": "default",
+    "smartquotes": False,
     "suppress_warnings": ["myst.header"],  # generated entries start at the second level
 }
 
@@ -64,6 +66,7 @@ def build(out: Path, work: Path) -> None:
         freshenv=True,
         warningiserror=True,
     )
+    app.connect("doctree-read", link_code)
     app.build()
     if app.statuscode:
         raise ValueError("the site has warnings, see above")

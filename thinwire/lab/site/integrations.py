@@ -1,4 +1,4 @@
-"""The reference of `thinwire.integrations`, read from the sources: the packages that they adapt to need not be here."""
+"""The reference of `thinwire.integrations`, read from its sources: what they adapt to need not be installed."""
 
 from __future__ import annotations
 

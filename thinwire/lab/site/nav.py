@@ -23,7 +23,7 @@ SECTIONS = (
     Section(
         "Tutorials",
         ("slow-links", "regions", "simulating", "extending"),
-        {"extending": "Writing a new method", "simulating": "Simulating a network"},
+        {"slow-links": "Slow links", "regions": "Across regions"},
     ),
     Section(
         "Guides",
@@ -39,8 +39,11 @@ SECTIONS = (
             "proximal",
             "low-precision",
         ),
+        {"stragglers": "Stragglers", "proximal": "ADMM and proximal methods", "low-precision": "Low precision"},
     ),
-    Section("Reference", ("api/index", "wire-format", "architecture", "decisions", "changelog")),
+    Section(
+        "Reference", ("api/index", "wire-format", "architecture", "decisions", "changelog"), {"changelog": "Changes"}
+    ),
     Section("Papers, run again", ("papers/*",)),
 )
 """`api/*` and `changelog` are made when the site is built."""

@@ -18,10 +18,9 @@ from thinwire.lab.site.objects import entry, summary
 from thinwire.lab.site.prose import inline, markdown
 
 Pages = dict[str, str]
-TITLES = {"thinwire.sim": "thinwire.sim: stragglers and problems"}
 FACTS = (
-    f"Facts are those of a compressor on {SIZE:,} elements; bits are those of one hop, measured on Gaussian data where "
-    "they depend on the data."
+    f"Facts are those of a compressor on {SIZE:,} elements; bits are those of one hop, measured on Gaussian data "
+    "where they depend on the data."
 )
 
 
