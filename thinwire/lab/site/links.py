@@ -30,8 +30,7 @@ def target(code: str) -> str | None:
 
 @cache
 def _homes() -> dict[str, str]:
-    names = Names()
-    return {name.path: names.home[id(name.value)] for several in names.spaces.values() for name in several}
+    return Names().paths
 
 
 def link_code(app: Any, doctree: Any) -> None:

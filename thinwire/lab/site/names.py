@@ -58,6 +58,11 @@ class Names:
         return found
 
     @cached_property
+    def paths(self) -> dict[str, str]:
+        """Every public path, with the one under which it is documented."""
+        return {name.path: self.home[id(name.value)] for names in self.spaces.values() for name in names}
+
+    @cached_property
     def by_origin(self) -> dict[str, str]:
         """Paths by the place where a class or function is defined, which is what annotations say."""
         out = {}
@@ -103,5 +108,5 @@ class Names:
         name = code.partition("(")[0]
         if name.startswith(("tw.", "thinwire.")):
             path = f"thinwire.{name.partition('.')[2]}"
-            return path if path in {one.path for names in self.spaces.values() for one in names} else None
+            return self.paths.get(path)
         return self.by_short.get(name) if name[:1].isupper() else None

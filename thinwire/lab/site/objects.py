@@ -14,6 +14,8 @@ from thinwire.lab.site.names import Name, Names
 from thinwire.lab.site.prose import markdown
 
 FENCE = "::::"
+GIVEN = ("thinwire.Wire", "thinwire.Comm", "thinwire.server.Book")
+"""Classes that nobody constructs but thinwire: their signatures are not shown."""
 
 
 def entry(name: Name, names: Names, *, told: set[str] | None = None) -> str:
@@ -107,7 +109,8 @@ def _documented_value(value: object, names: Names) -> str:
 
 def _class(name: Name, value: type, names: Names, told: set[str]) -> str:
     kind = "exception" if issubclass(value, BaseException) else "class"
-    taken = "" if kind == "exception" or issubclass(value, enum.Enum) else _without_return(value, names)
+    hidden = kind == "exception" or issubclass(value, enum.Enum) or name.path in GIVEN
+    taken = "" if hidden else _without_return(value, names)
     module = value.__module__
     above = inspect.cleandoc(sys.modules[module].__doc__ or "") if module not in told else ""
     own = value.__doc__ or ""

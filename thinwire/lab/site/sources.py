@@ -16,6 +16,7 @@ from thinwire.lab.site.reference import pages
 ROOT = Path(__file__).resolve().parents[3]
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 FENCED = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
+LAST = re.compile(r"\n\n+( *```)$")  # the empty line that ends a doctest
 IMAGES = (".png", ".svg")
 
 
@@ -57,7 +58,7 @@ def relinked(text: str, folder: str) -> str:
         return f"{found[1]}{_moved(target, folder)}{found[3]}"
 
     parts = FENCED.split(text)
-    return "".join(part if FENCED.match(part) else LINK.sub(moved, part) for part in parts)
+    return "".join(LAST.sub(r"\n\1", part) if FENCED.match(part) else LINK.sub(moved, part) for part in parts)
 
 
 def _moved(target: str, folder: str) -> str:
