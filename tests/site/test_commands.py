@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,15 @@ def wrong(command: str) -> str:
     return ""
 
 
+@cache
+def root() -> Any:
+    """The command `thinwire`, as typer parses it."""
+    return typer.main.get_command(app)
+
+
 def unparsed(given: list[str]) -> str:
     """What typer says about the arguments of `thinwire`, which are parsed and not run; README.md stands for NAMES."""
-    command: Any = typer.main.get_command(app)
+    command = root()
     words = ["README.md" if PLACE.match(word) else word.partition("|")[0] for word in given]
     while below := getattr(command, "commands", None):  # a group of commands
         if not words:
@@ -67,7 +74,8 @@ def unparsed(given: list[str]) -> str:
     except typer.Exit:
         return ""
     except USAGE as error:
-        return "" if type(error).__name__ == "MissingParameter" else str(error)  # a text may name a command alone
+        said = str(error)  # a text may name a command without its arguments, or an option without its value
+        return "" if type(error).__name__ == "MissingParameter" or "requires an argument" in said else said
     return ""
 
 
