@@ -24,6 +24,11 @@ import thinwire
 
 RANKS = 4
 OURS = {"thinwire", "torch", "numpy", *sys.stdlib_module_names}
+ELSEWHERE = {
+    "docs/integrations/": "the page is a whole script, which `make test-frameworks` runs beside the framework",
+    "docs/fsdp.md": "it needs a sharded model on a mesh, and often GPUs: examples/fsdp.py is run by `make test`",
+}
+"""Pages whose code is run by tests of their own, and is compiled here."""
 PRELUDE = Path(__file__).with_name("prelude.py")
 CODE = [block for path in pages() for block in blocks(path) if block.language in ("python", "diff")]
 VARIES = re.compile(r"(loss|error) [0-9.e-]+")
@@ -42,9 +47,15 @@ def how(block: Block) -> str:
         return "doctest"
     if block.note.startswith(("torchrun", "compiled")):
         return block.note.partition("=")[0].partition(",")[0]
-    if foreign(block):
+    if foreign(block) or reason(block):
         return "compiled"
     return "torchrun" if "init_process_group(" in block.text else "ranks"
+
+
+def reason(block: Block) -> str:
+    """Why a block is not run here, as its page or the comment above it says."""
+    elsewhere = [why for page, why in ELSEWHERE.items() if block.page.startswith(page)]
+    return elsewhere[0] if elsewhere else block.note.partition("compiled, because ")[2]
 
 
 def foreign(block: Block) -> set[str]:
@@ -123,7 +134,7 @@ def test_a_script_runs_and_prints_what_the_page_says(block: Block, tmp_path: Pat
 
 @each(of("compiled"))
 def test_a_block_for_elsewhere_compiles_and_uses_what_is_there(block: Block) -> None:
-    assert foreign(block) or block.note.startswith("compiled, because "), "say why it is not run"
+    assert foreign(block) or reason(block), "say why it is not run: <!-- code: compiled, because ... -->"
     tree = ast.parse(source(block))
     compile(tree, block.page, "exec")
     for node in ast.walk(tree):

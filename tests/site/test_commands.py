@@ -18,7 +18,10 @@ from thinwire.cli.app import app
 SHELL = ("", "bash", "sh", "console")
 SPAN = re.compile(r"`((?:sudo )?thinwire [a-z][^`]*|make [a-z-]+|python benchmarks/[^`]*)`", re.DOTALL)
 USAGE = typer.BadParameter.__mro__[1]  # the error of arguments, which typer gives no name of its own
+KNOWN = re.compile(r"(?:[A-Z_]+=\S+ |sudo |do )*(?:\S*/)?(?:thinwire|make|python3?|torchrun|pip)\s")
 VARIABLE = re.compile(r"^[A-Z_]+=")
+YOURS = ("train.py",)
+"""What the reader has saved under this name."""
 PLACE = re.compile(r"^[A-Z]+(\.\.\.)?$|^\.\.\.$")
 
 
@@ -32,6 +35,8 @@ def commands(path: Path) -> list[str]:
 
 def wrong(command: str) -> str:
     """Why a command cannot be right; '' where it can, or where it is none of those that we know."""
+    if not KNOWN.match(command.strip()):
+        return ""
     words = shlex.split(command.replace("$kind", "slow").replace("[", "").replace("]", ""), comments=True)
     while words and (words[0] in ("sudo", "do") or VARIABLE.match(words[0])):
         words = words[1:]
@@ -42,11 +47,11 @@ def wrong(command: str) -> str:
         return unparsed(given)
     if name == "make":
         return "" if all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in given) else f"make {given}"
-    if name in ("python", "python3") and given and given[0].endswith(".py"):
+    if name in ("python", "python3") and given[0].endswith(".py") and given[0] not in YOURS:
         return missing(given[0], given[1:])
     if name == "torchrun":
         scripts = [word for word in given if word.endswith(".py")]
-        return "" if all(script == "train.py" or (ROOT / script).exists() for script in scripts) else f"no {scripts}"
+        return "" if all(script in YOURS or (ROOT / script).exists() for script in scripts) else f"no {scripts}"
     if name == "pip":
         return unknown_extra(command)
     return ""

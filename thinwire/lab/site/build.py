@@ -11,7 +11,7 @@ from thinwire.core.version import VERSION
 from thinwire.lab.site.links import link_code
 from thinwire.lab.site.sources import write
 
-STYLE = Path(__file__).with_name("site.css")
+STYLE, ICON = (Path(__file__).with_name(name) for name in ("site.css", "icon.svg"))
 PLAIN_FONTS = {  # what a system has: nothing is fetched
     "font-stack": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif",
     "font-stack--monospace": "ui-monospace, 'Cascadia Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace",
@@ -31,6 +31,7 @@ SETTINGS: dict[str, Any] = {
     "html_show_sourcelink": False,
     "html_show_sphinx": False,
     "html_css_files": ["site.css"],
+    "html_favicon": "icon.svg",
     "html_theme_options": {"light_css_variables": PLAIN_FONTS, "dark_css_variables": PLAIN_FONTS},
     "maximum_signature_line_length": 60,
     "python_use_unqualified_type_names": True,
@@ -53,6 +54,7 @@ def build(out: Path, work: Path) -> None:
     for folder in (sources, static):
         folder.mkdir(parents=True)
     shutil.copyfile(STYLE, static / STYLE.name)
+    shutil.copyfile(ICON, sources / ICON.name)
     write(sources)
     app = Sphinx(
         sources,
