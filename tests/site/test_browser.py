@@ -16,13 +16,21 @@ from browser import MISSING, WHY, chromium, complaints, contrast, emulate, lumin
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=WHY)
 PHONE = 390
 WAIT = 60.0
 RESULTS = "#search-results ul.search li a"
-OVERFLOW = "const page = document.documentElement; return page.scrollWidth - page.clientWidth"
+OVERFLOW = """
+const boxed = (part) => part && part.tagName !== 'ARTICLE'
+  && (['auto', 'scroll'].includes(getComputedStyle(part).overflowX) || boxed(part.parentElement));
+return [...document.querySelectorAll('article, article *')]
+  .filter((part) => part.getBoundingClientRect().right > window.innerWidth + 1 && !boxed(part))
+  .map((part) => `${part.tagName} ${part.textContent.slice(0, 60)}`).slice(0, 3);
+"""
+"""What of the text ends outside of the screen, other than in a box that scrolls: the theme hides it there."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -48,24 +56,25 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-def search(driver: webdriver.Chrome, words: str) -> dict[str, str]:
-    """Type words into the field of a page; the results by their titles."""
+def search(driver: webdriver.Chrome, words: str, title: str) -> None:
+    """Type words into the field of a page, wait for a result with this title, and follow it."""
     field = driver.find_element(By.CSS_SELECTOR, "form.sidebar-search-container input[name=q]")
     field.send_keys(words, Keys.ENTER)
-    wait = WebDriverWait(driver, WAIT)
-    wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, RESULTS))
-    found = driver.find_elements(By.CSS_SELECTOR, RESULTS)
-    return {link.text: str(link.get_attribute("href")) for link in found}
+
+    def found(driver: webdriver.Chrome) -> list[WebElement]:
+        return [link for link in driver.find_elements(By.CSS_SELECTOR, RESULTS) if link.text == title]
+
+    link = WebDriverWait(driver, WAIT).until(found)[0]
+    page = str(link.get_attribute("href")).partition("?")[0].partition("#")[0]
+    link.click()
+    WebDriverWait(driver, WAIT).until(lambda d: d.current_url.startswith(page))
 
 
 def test_a_search_from_disk_leads_to_the_reference(driver: webdriver.Chrome, site: Path) -> None:
     emulate(driver, width=1280, scheme="light")
     driver.get((site / "index.html").as_uri())
     assert complaints(driver) == []
-    found = search(driver, "ecq_sgd")
-    (title,) = [title for title in found if title == "thinwire.methods.ecq_sgd"]
-    driver.find_element(By.LINK_TEXT, title).click()
-    WebDriverWait(driver, WAIT).until(lambda d: "api/methods" in d.current_url)
+    search(driver, "ecq_sgd", "thinwire.methods.ecq_sgd")
     assert driver.current_url.partition("#")[2] == "thinwire.methods.ecq_sgd"
     entry = driver.find_element(By.ID, "thinwire.methods.ecq_sgd")
     assert entry.is_displayed()
@@ -76,10 +85,7 @@ def test_a_search_on_a_server_shows_what_was_found(driver: webdriver.Chrome, add
     emulate(driver, width=1280, scheme="light")
     complaints(driver)
     driver.get(f"{address}/index.html")
-    found = search(driver, "round trip latency")
-    assert "Which method?" in found
-    driver.find_element(By.LINK_TEXT, "Which method?").click()
-    WebDriverWait(driver, WAIT).until(lambda d: "choosing.html" in d.current_url)
+    search(driver, "round trips", "Which method?")
     assert driver.find_element(By.TAG_NAME, "h1").text.startswith("Which method?")
     assert complaints(driver) == []
     origins = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).origin)"
@@ -99,7 +105,7 @@ def test_no_sideways_scroll_on_a_phone(driver: webdriver.Chrome, site: Path) -> 
     boxes = "return [...document.querySelectorAll('.table-wrapper')].some((box) => box.scrollWidth > box.clientWidth)"
     assert driver.execute_script(boxes)  # its table of eleven columns scrolls in its box
     driver.execute_script("document.querySelector('article h1').style.width = '2000px'")
-    assert driver.execute_script(OVERFLOW) > 0  # what is too wide would be noticed
+    assert driver.execute_script(OVERFLOW) != []  # what is too wide would be noticed
 
 
 @pytest.mark.parametrize("page", ["index.html", "choosing.html", "api/methods-scatter-gather.html"])

@@ -7,7 +7,7 @@ import shlex
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer
@@ -17,7 +17,9 @@ from thinwire.cli.app import app
 
 SHELL = ("", "bash", "sh", "console")
 SPAN = re.compile(r"`((?:sudo )?thinwire [a-z][^`]*|make [a-z-]+|python benchmarks/[^`]*)`", re.DOTALL)
-USAGE = typer.BadParameter.__mro__[1]  # the error of arguments, which typer gives no name of its own
+USAGE = cast(
+    "type[Exception]", typer.BadParameter.__mro__[1]
+)  # the error of arguments, which typer gives no name of its own
 KNOWN = re.compile(r"(?:[A-Z_]+=\S+ |sudo |do )*(?:\S*/)?(?:thinwire|make|python3?|torchrun|pip)\s")
 VARIABLE = re.compile(r"^[A-Z_]+=")
 YOURS = ("train.py",)

@@ -65,7 +65,7 @@ class Names:
     @cached_property
     def by_origin(self) -> dict[str, str]:
         """Paths by the place where a class or function is defined, which is what annotations say."""
-        out = {}
+        out: dict[str, str] = {}
         for names in self.spaces.values():
             for name in names:
                 origin = f"{getattr(name.value, '__module__', '')}.{getattr(name.value, '__qualname__', '')}"

@@ -74,7 +74,7 @@ def _taken(value: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _parameter(one: inspect.Parameter, names: Names) -> str:
-    stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+    stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
     typed = "" if one.annotation is one.empty else f": {_type(one.annotation, names)}"
     default = _default(one)
     return f"{stars}{one.name}{typed}{(' = ' if typed else '=') + default if default else ''}"

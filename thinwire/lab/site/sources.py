@@ -68,7 +68,7 @@ def _moved(target: str, folder: str) -> str:
             steps.pop()
         elif step != ".":
             steps.append(step)
-    where = {("README.md",): ["index.md"], ("CHANGELOG.md",): ["changelog.md"]}.get(tuple(steps), steps)
+    where = {"README.md": ["index.md"], "CHANGELOG.md": ["changelog.md"]}.get("/".join(steps), steps)
     inside = where[1:] if where[0] == "docs" else where
     up = len(Path(folder).parts) - 1
     here = list(Path(folder).parts[1:])
