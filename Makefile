@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs
+EXTRA_DOCS := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
 .PHONY: demo test test-gpu docs test-docs lint format figures golden clean
@@ -53,8 +54,9 @@ $(STAMP): $(NATIVE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
 	touch $@
 
+# The packages of the extra alone: with `-e '.[docs]'` pip would compile the kernels a second time.
 $(DOCS): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -c "$(EXTRA_DOCS)" | xargs $(BIN)/python -m pip install --quiet -c constraints.txt
 	touch $@
 
 clean:
