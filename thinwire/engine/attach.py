@@ -44,6 +44,7 @@ from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
+from thinwire.engine.telemetry import Telemetry, stamp
 from thinwire.engine.transport import ProcessTransport
 
 
