@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FRAMEWORKS := $(VENV)/.frameworks
+EXTRAS := lab,dev,gpu,torchft
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu lint format figures golden clean
+.PHONY: demo test test-frameworks test-gpu lint format figures golden clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -14,7 +16,11 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --ignore=tests/frameworks
+
+# Adapters, with the real Transformers, Accelerate, Lightning, Ray, TensorBoard and W&B, which are a gigabyte to install.
+test-frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
@@ -40,7 +46,11 @@ golden: $(STAMP)
 $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(FRAMEWORKS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS),frameworks]'
 	touch $@
 
 clean:
