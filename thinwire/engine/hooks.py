@@ -65,10 +65,14 @@ class HookDriver(Driver):
             self._blocking(coroutine)
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """A schedule that takes closures has its gradients now; the optimizer is then given the loss alone."""
+        """A schedule that takes closures, or looks at gradients when a step begins, has them computed now.
+
+        The former may compute them again, and the optimizer is then given the loss alone. For the latter the
+        optimizer's first call finds them computed.
+        """
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         self.loop.again = None
-        if closure is None or not self.schedule.takes_closures:
+        if closure is None or not (self.schedule.takes_closures or self.schedule.looks_at_gradients):
             self.run(self.step_begins(closure=closure is not None))
             return None
 
@@ -78,9 +82,13 @@ class HookDriver(Driver):
 
         with torch.enable_grad():
             loss = closure()
-        self.loop.again = again
+        if self.schedule.takes_closures:
+            self.loop.again = again
+            self.run(self.step_begins())
+            return (args[0], lambda: loss), {}
         self.run(self.step_begins())
-        return (args[0], lambda: loss), {}
+        computed = [loss]
+        return (args[0], lambda: computed.pop() if computed else closure()), {}
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.run(self.step_ends())
