@@ -68,6 +68,14 @@ class RankFiles:
                     value.copy_(states[0]["buffers"][name])
         return True
 
+    def any_in(self, folder: str | os.PathLike[str]) -> bool:
+        """Whether this rank finds a file there, its own or that of rank 0."""
+        return bool(self._there(folder))
+
+    def _there(self, folder: str | os.PathLike[str]) -> list[Path]:
+        some = (self._path(folder, dist.get_rank()), self._path(folder, 0))
+        return [path for path in some if path.exists()]
+
     def _path(self, folder: str | os.PathLike[str], rank: int) -> Path:
         return Path(folder) / f"{self._name}-rank{rank}.pt"
 
@@ -81,7 +89,7 @@ class RankFiles:
     def _read(self, folder: str | os.PathLike[str], on_resize: OnResize) -> list[dict[str, Any]]:
         """The state of this rank; on another number of ranks, the states of all where their mean is taken."""
         rank, size = dist.get_rank(), dist.get_world_size()
-        there = [path for path in (self._path(folder, rank), self._path(folder, 0)) if path.exists()]
+        there = self._there(folder)
         if not there:
             return []
         first = _read_file(there[0])

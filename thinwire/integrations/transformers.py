@@ -30,6 +30,7 @@ from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.integrations._rank_files import RankFiles
 from thinwire.integrations._require import require
 from thinwire.integrations._under_ddp import bare, check_carried, mean_of_models, uncompiled, wire_under
+from thinwire.integrations.loggers import figures
 from thinwire.sync import Delta
 
 require("transformers", (5, 0))
@@ -112,7 +113,7 @@ class Thinwire(TrainerCallback):
     ) -> None:
         """Add the figures of this rank to the logs of training."""
         if self._files is not None and logs is not None and "loss" in logs:
-            logs.update({f"thinwire/{name}": value for name, value in self.wire.stats().items()})
+            logs.update(figures(self.wire))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write this rank's file into the checkpoint; weights alone have no memories beside them."""
