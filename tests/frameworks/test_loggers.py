@@ -50,7 +50,7 @@ def test_wandb_reads_back_what_was_logged(
             loggers.wandb(wire, run, step)
             steps.append(run.step)
         loggers.wandb(None, run, 30)  # one process has no wire
-        summary = dict(run.summary)
+    summary = dict(run.summary)
     assert steps == [10, 20]
     assert {name: summary[f"thinwire/{name}"] for name in ("rounds", "bytes_sent", "ratio")} == {
         "rounds": 2,
