@@ -177,7 +177,7 @@ def refusals(folder: str) -> dict[str, Any]:
 
 
 def test_what_is_refused_and_attaching_again(tmp_path: Path) -> None:
-    for told in on_ranks(refusals, 2, str(tmp_path), timeout=250.0):
+    for told in on_ranks(refusals, 2, str(tmp_path), timeout=500.0):
         assert "write attach(accelerator, model, optimizer, tw.method('qsgd'))" in told["string"]
         assert "write a loop of your own with tw.attach(model, optimizer, method)" in told["served"]
         assert "says how large batches are, but Accelerate does" in told["batches"]

@@ -173,7 +173,7 @@ def refusals(folder: str) -> dict[str, Any]:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    for told in on_ranks(refusals, 2, str(tmp_path), timeout=250.0):
+    for told in on_ranks(refusals, 2, str(tmp_path), timeout=500.0):
         assert "write Thinwire(tw.method('qsgd'))" in told["string"]
         assert "write a loop of your own with tw.attach(model, optimizer, method)" in told["served"]
         assert "lets ranks be in different steps, but Trainer's meet in between" in told["pairs"]
@@ -214,7 +214,7 @@ def ending(folder: str) -> dict[str, Any]:
 
 def test_training_twice_figures_in_tensorboard_and_the_best_model(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed; `make test-frameworks` installs it")
-    assert on_ranks(ending, 2, str(tmp_path), timeout=250.0) == [{"twice": True, "best": True}] * 2
+    assert on_ranks(ending, 2, str(tmp_path), timeout=500.0) == [{"twice": True, "best": True}] * 2
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     files = [*tmp_path.rglob("events.out.tfevents*")]
