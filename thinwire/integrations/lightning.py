@@ -4,8 +4,8 @@
     Trainer(strategy="ddp", callbacks=[thin]).fit(model, loader)
 
 A method that exchanges gradients becomes the hook of DDP, whatever the device: Lightning itself registers hooks on
-CUDA alone. A method that exchanges models (local steps, an outer loop, gossip) takes DDP's place: the strategy goes on
-with the bare module, and thinwire is attached to it.
+CUDA alone. A method that exchanges models (local steps, an outer loop, gossip) takes DDP's place: the strategy goes
+on with the bare module, and thinwire is attached to it.
 
 Rank 0 writes checkpoints, but residuals are each rank's own: every rank writes a file beside the checkpoint
 (`_beside.py`), and `fit(ckpt_path=...)` reads it.
@@ -51,7 +51,8 @@ class Thinwire(Callback):
     """Exchanges gradients or models with `method` while a `Trainer(strategy="ddp")` fits; see `thinwire.attach`.
 
     `wire` is what `attach` returns, from `on_fit_start` to the end of `fit`. A checkpoint whose files per rank are
-    missing is refused, unless `strict` is False: memories then start anew. `on_resize` is for another number of ranks.
+    missing is refused, unless `strict` is False: memories then start anew. On another number of ranks `on_resize`
+    says what becomes of residuals, as in `Wire.load_state_dict`.
     """
 
     def __init__(
