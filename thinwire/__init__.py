@@ -68,7 +68,7 @@ if _TYPE_CHECKING:
     from thinwire import integrations as integrations
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         """`tw.integrations`, which is imported when it is used, and each adapter in it with its framework."""
         if name == "integrations":
             return _import_module("thinwire.integrations")
