@@ -47,7 +47,6 @@ def resumed(folder: str) -> list[dict[str, Any]]:
             "moved": not torch.equal(flat(whole), flat(learner(**how))),
             "repeats": torch.equal(flat(whole), flat(begun)),
             "equal": equal_everywhere(flat(whole)),
-            "models": method.sync.of.models,
             "rounds": seen.stats["rounds"],
             "ratio": seen.stats["ratio"],
         })  # fmt: skip
@@ -58,8 +57,7 @@ def resumed(folder: str) -> list[dict[str, Any]]:
 def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     for found in on_ranks(resumed, 2, str(tmp_path), timeout=500.0):
         for one in found:
-            assert all(one[what] for what in ("model", "buffers", "memories", "moved", "repeats")), one
-            assert one["equal"] or one["models"], one
+            assert all(one[what] for what in ("model", "buffers", "memories", "moved", "repeats", "equal")), one
             assert one["ratio"] > 3 or one["name"].startswith("local-sgd"), one
     files = sorted(path.name for path in (tmp_path / "0" / "thinwire").iterdir())
     assert files == ["epoch=0.ckpt.rank0", "epoch=0.ckpt.rank1", "epoch=1.ckpt.rank0", "epoch=1.ckpt.rank1"]
@@ -84,7 +82,7 @@ def plain(method: tw.Method) -> torch.Tensor:
 def beside_a_plain_loop(folder: str) -> list[bool]:
     prepare()
     found = []
-    for name in ("ecq-sgd", "diloco:every=4"):
+    for name in ("ecq-sgd", "diloco:every=5"):
         module = learner()
         trainer(folder, thinwire(tw.method(name))).fit(module, loader())
         found.append(torch.equal(flat(module), plain(tw.method(name))))

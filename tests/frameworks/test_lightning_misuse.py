@@ -28,10 +28,10 @@ pytest.importorskip("lightning", reason="lightning is not installed; `make test-
     [
         (
             "asgd",
-            "asgd lets ranks be in different steps, but Lightning's meet at checkpoints; write a loop of your own",
+            "asgd lets ranks be in different steps, but Lightning's meet in between; write a loop of your own",
         ),
         ("ad-psgd", "ad-psgd lets ranks be in different steps"),
-        ("cr-psgd", "cr-psgd says how large batches are, but Lightning's loaders do; write a loop of your own"),
+        ("cr-psgd", "cr-psgd says how large batches are, but Lightning does; write a loop of your own"),
     ],
 )
 def test_methods_for_which_lightning_has_no_room(method: str, sentence: str) -> None:
@@ -154,6 +154,11 @@ def checkpoints(folder: str) -> dict[str, Any]:
         shutil.copytree(f"{folder}/after", f"{folder}/mixed")
         shutil.copy(f"{folder}/kept/thinwire/epoch=1.ckpt.rank0", f"{folder}/mixed/thinwire/end.ckpt.rank0")
     dist.barrier()
+    if rank == 1:
+        shutil.copytree(f"{folder}/after", f"{folder}/torn")
+        Path(f"{folder}/torn/thinwire/end.ckpt.rank1").write_bytes(b"PK\3\4 half a file")
+    dist.barrier()
+    found["torn"] = said(lambda: resume("torn/end.ckpt"))
     found["lost"] = said(lambda: resume("lost/end.ckpt"))
     found["mixed"] = said(lambda: resume("mixed/end.ckpt"))
     found["anew"] = equal_everywhere(resume("lost/end.ckpt", strict=False))
@@ -182,6 +187,7 @@ def test_where_the_files_of_the_ranks_are(tmp_path: Path) -> None:
         assert "lost/thinwire/end.ckpt.rank1 is missing" in found["lost"]
         assert "copy it from rank 1, or write Thinwire(method, strict=False)" in found["lost"]
         assert "was not written with" in found["mixed"]
+        assert "torn/thinwire/end.ckpt.rank1 is damaged (" in found["torn"]
         assert found["anew"]
         assert "the state was saved with another method" in found["other"]
         assert found["plain"]

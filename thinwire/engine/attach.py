@@ -83,7 +83,6 @@ def attach(
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
     members = trained(model, optimizer)
-    check_unclaimed(members)
     wire = Wire(model, optimizer, members, method, group, settings, _by_hooks)
     wire._hold(refuse_ddp(model))
     wire._hold(refuse_wrapped_later(model, optimizer, members))
@@ -131,6 +130,7 @@ class Wire:
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_driver, self._block = make_driver, block
         self._trained, self._buffers = members, floating(model)
+        check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch

@@ -31,7 +31,6 @@ from thinwire.engine.misuse import (
     check_no_hook,
     check_optimizer,
     check_same_model,
-    check_unclaimed,
     tuple_of,
 )
 from thinwire.engine.parameters import exchanged_by_ddp
@@ -66,21 +65,27 @@ def ddp_hook(
             f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
             "write model = DDP(model), or tw.attach(model, optimizer, method)"
         )
+    check_no_hook(model)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
+    return wire_and_hook(method, model, optimizer, settings)
+
+
+def wire_and_hook(
+    method: Method, model: DistributedDataParallel, optimizer: Optimizer | None, settings: Settings
+) -> tuple[Wire, Hook]:
+    """As `ddp_hook`, also for a model whose hook hands over to those of several wires, one after the other."""
     _check_signal(method, optimizer)
     if optimizer is not None:
         check_optimizer(optimizer)
         check_free(optimizer)
-    check_policy(on_nonfinite)
-    check_no_hook(model)
+    check_policy(settings.on_nonfinite)
     members = exchanged_by_ddp(model, optimizer)
-    check_unclaimed(members)
     if optimizer is not None:
         check_same_model(optimizer, members)
 
     def make(loop: Loop, transport: ProcessTransport) -> HookDriver:
         return DdpDriver(loop, transport, model)
 
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     block = "`with model.no_sync():`"
     group = model.process_group
     return Wire(model.module, optimizer, members, method, group, settings, make, equal=True, block=block), _hook

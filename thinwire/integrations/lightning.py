@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch.distributed as dist
 
@@ -27,7 +27,9 @@ from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.ddp import ddp_hook
 from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.integrations._agree import agreed
 from thinwire.integrations._require import require
+from thinwire.integrations._under_ddp import check_carried, mean_of_models
 
 require("lightning", (2, 5))
 
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 log = logging.getLogger("thinwire")
-T = TypeVar("T")
 
 
 @final
@@ -69,7 +70,7 @@ class Thinwire(Callback):
     ) -> None:
         check_method_type(method, "Thinwire({})")
         check_policy(on_nonfinite)
-        _check_carried(method)
+        check_carried(method, "Lightning")
         self.method, self._on_resize, self._strict = method, on_resize, strict
         self._settings: dict[str, Any] = {
             "min_size": min_size,
@@ -132,7 +133,7 @@ class Thinwire(Callback):
         resized = ranks != trainer.world_size
         some = range(ranks) if resized and self._on_resize == "mean" else [trainer.global_rank % ranks]
         try:
-            states = _agreed(lambda: [_beside.load(path, rank, found["token"]) for rank in some])
+            states = agreed(lambda: [_beside.load(path, rank, found["token"]) for rank in some])
         except ValueError as error:
             if self._strict:
                 raise ValueError(
@@ -156,10 +157,11 @@ class Thinwire(Callback):
             wire.__exit__(type(exception), exception, exception.__traceback__)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Detach, and keep what `trainer.save_checkpoint` may ask for after `fit`."""
+        """Detach; where models differ, all take their mean. What `trainer.save_checkpoint` may ask for is kept."""
         if stage == "fit" and self._wire is not None:
             self._last = self._own(trainer)
             wire, self._wire = self._wire, None
+            mean_of_models(wire)
             wire.detach()
 
     # Checkpoints.
@@ -216,17 +218,6 @@ def _load_own(trainer: Trainer, pl_module: LightningModule, state: dict[str, Any
         value.copy_(state["buffers"][name])
 
 
-def _check_carried(method: Method) -> None:
-    """Refuse methods for which Lightning's loop leaves no room."""
-    write = "write a loop of your own with tw.attach(model, optimizer, method)"
-    if method.sync.batches is not None:
-        raise ValueError(f"{method.id} says how large batches are, but Lightning's loaders do; {write}")
-    if method.exchange.served or method.sync.staleness is None:
-        raise ValueError(
-            f"{method.id} lets ranks be in different steps, but Lightning's meet at checkpoints; {write}"
-        )
-
-
 def _check_strategy(strategy: Any) -> None:
     """Refuse strategies other than DDP, and one that has a hook."""
     if not isinstance(strategy, DDPStrategy):
@@ -253,17 +244,3 @@ def _optimizer(trainer: Trainer, method: Method) -> Optimizer | None:
         )
     log.warning("with %d optimizers residuals do not follow learning rates, and NaN is not left out", len(found))
     return None
-
-
-def _agreed(work: Callable[[], T]) -> T:
-    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
-    result, wrong = None, ""
-    try:
-        result = work()
-    except ValueError as error:
-        wrong = str(error)
-    said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, wrong)
-    if any(said):
-        raise ValueError(wrong or next(text for text in said if text))
-    return cast("T", result)
