@@ -39,13 +39,13 @@ def train(config: dict) -> None:
         optimizer.step()
         weights = nn.utils.parameters_to_vector(model.parameters()).double().sum().item()
         figures = {"loss": loss.item(), "weights": weights, "ratio": wire.stats()["ratio"], "step": step}
-        if step != 14:
+        if step == 14:
+            with tempfile.TemporaryDirectory() as folder:  # Ray puts the files of all ranks together
+                kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
+                torch.save({**kept, "step": step + 1}, Path(folder) / f"rank{rank}.pt")
+                ray.train.report(figures, checkpoint=Checkpoint.from_directory(folder))
+        elif step in (0, 29):
             ray.train.report(figures)
-            continue
-        with tempfile.TemporaryDirectory() as folder:  # Ray puts the files of all ranks together
-            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
-            torch.save({**kept, "step": step + 1}, Path(folder) / f"rank{rank}.pt")
-            ray.train.report(figures, checkpoint=Checkpoint.from_directory(folder))
     wire.detach()
 
 

@@ -13,6 +13,7 @@ Rank 0 writes checkpoints, but residuals are each rank's own: every rank writes 
 
 from __future__ import annotations
 
+import gc
 import logging
 import uuid
 import warnings
@@ -114,7 +115,8 @@ class Thinwire(Callback):
         optimizer = _optimizer(trainer, self.method)
         if self.method.sync.of.models:
             assert optimizer is not None
-            trainer.strategy.model = pl_module  # DDP's hooks go with it
+            trainer.strategy.model = pl_module
+            gc.collect()  # DDP goes now, and with it its hooks and its buckets
             self._wire = attach(pl_module, optimizer, self.method, **self._settings)
         else:
             ddp = trainer.strategy.model
@@ -147,7 +149,7 @@ class Thinwire(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
         """Tell the loss to methods whose period follows it."""
-        if self._wire is not None:
+        if self._wire is not None and self.method.sync.of.models:
             self._wire.report_loss(loss.detach() * trainer.accumulate_grad_batches)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -192,7 +194,7 @@ class Thinwire(Callback):
             about = checkpoint.get("callbacks", {}).get(self.state_key)
             if about:  # weights alone have no memories beside them
                 own = self._last or self._own(trainer)
-                _beside.save(filepath, trainer.global_rank, {"token": about["token"], **own})
+                agreed(lambda: _beside.save(filepath, trainer.global_rank, {"token": about["token"], **own}))
             save(checkpoint, filepath, *args, **kwargs)
 
         def remove_checkpoint(filepath: Any) -> None:
