@@ -22,14 +22,17 @@ from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
-    attached,
     check_free,
     check_initialised,
     check_method_type,
     check_model,
     check_optimizer,
+    check_unclaimed,
+    claim,
     refuse_ddp,
+    refuse_wrapped_later,
     tuple_of,
+    unclaim,
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
@@ -79,8 +82,10 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
+    members = trained(model, optimizer)
+    wire = Wire(model, optimizer, members, method, group, settings, _by_hooks)
     wire._hold(refuse_ddp(model))
+    wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
 
 
@@ -125,6 +130,7 @@ class Wire:
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_driver, self._block = make_driver, block
         self._trained, self._buffers = members, floating(model)
+        check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
@@ -140,8 +146,7 @@ class Wire:
             self._close(failed=True, why=f"it failed in attach: {error}")
             raise
         self._transport.watch.beating = False
-        if optimizer is not None:
-            attached.add(optimizer)
+        claim(members, optimizer)
 
     # What a training loop uses.
 
@@ -331,8 +336,7 @@ class Wire:
         self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
-        if self._optimizer is not None:
-            attached.discard(self._optimizer)
+        unclaim(self._trained, self._optimizer)
         for hook in self._hooks:
             hook.remove()
         failed = error is not None

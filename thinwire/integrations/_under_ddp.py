@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from thinwire.engine.attach import Wire
-from thinwire.engine.ddp import ddp_hook
+from thinwire.engine.ddp import wire_and_hook
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.misuse import check_free
 from thinwire.engine.parameters import trained
@@ -72,16 +72,7 @@ def wire_under(
                 f"DDP takes one communication hook, and this one has another ({error}); write {hook_of}"
             ) from error
         _seats[ddp] = seat
-    seat.wire, seat.hook = ddp_hook(
-        method,
-        ddp,
-        optimizer,
-        min_size=settings.min_size,
-        exclude=settings.exclude,
-        seed=settings.seed,
-        timeout=settings.timeout,
-        on_nonfinite=settings.on_nonfinite,
-    )
+    seat.wire, seat.hook = wire_and_hook(method, ddp, optimizer, settings)
     return seat.wire
 
 

@@ -4,8 +4,8 @@
     Trainer(strategy="ddp", callbacks=[thin]).fit(model, loader)
 
 A method that exchanges gradients becomes the hook of DDP, whatever the device: Lightning itself registers hooks on
-CUDA alone. A method that exchanges models (local steps, an outer loop, gossip) takes DDP's place: the strategy goes on
-with the bare module, and thinwire is attached to it.
+CUDA alone. A method that exchanges models (local steps, an outer loop, gossip) takes DDP's place: the strategy goes
+on with the bare module, and thinwire is attached to it.
 
 Rank 0 writes checkpoints, but residuals are each rank's own: every rank writes a file beside the checkpoint
 (`_beside.py`), and `fit(ckpt_path=...)` reads it.
@@ -13,11 +13,12 @@ Rank 0 writes checkpoints, but residuals are each rank's own: every rank writes 
 
 from __future__ import annotations
 
+import gc
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch.distributed as dist
 
@@ -27,7 +28,9 @@ from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.ddp import ddp_hook
 from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.integrations._agree import agreed
 from thinwire.integrations._require import require
+from thinwire.integrations._under_ddp import check_carried, mean_of_models
 
 require("lightning", (2, 5))
 
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 log = logging.getLogger("thinwire")
-T = TypeVar("T")
 
 
 @final
@@ -51,7 +53,8 @@ class Thinwire(Callback):
     """Exchanges gradients or models with `method` while a `Trainer(strategy="ddp")` fits; see `thinwire.attach`.
 
     `wire` is what `attach` returns, from `on_fit_start` to the end of `fit`. A checkpoint whose files per rank are
-    missing is refused, unless `strict` is False: memories then start anew. `on_resize` is for another number of ranks.
+    missing is refused, unless `strict` is False: memories then start anew. On another number of ranks `on_resize`
+    says what becomes of residuals, as in `Wire.load_state_dict`.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Thinwire(Callback):
     ) -> None:
         check_method_type(method, "Thinwire({})")
         check_policy(on_nonfinite)
-        _check_carried(method)
+        check_carried(method, "Lightning")
         self.method, self._on_resize, self._strict = method, on_resize, strict
         self._settings: dict[str, Any] = {
             "min_size": min_size,
@@ -112,7 +115,8 @@ class Thinwire(Callback):
         optimizer = _optimizer(trainer, self.method)
         if self.method.sync.of.models:
             assert optimizer is not None
-            trainer.strategy.model = pl_module  # DDP's hooks go with it
+            trainer.strategy.model = pl_module
+            gc.collect()  # DDP goes now, and with it its hooks and its buckets
             self._wire = attach(pl_module, optimizer, self.method, **self._settings)
         else:
             ddp = trainer.strategy.model
@@ -131,7 +135,7 @@ class Thinwire(Callback):
         resized = ranks != trainer.world_size
         some = range(ranks) if resized and self._on_resize == "mean" else [trainer.global_rank % ranks]
         try:
-            states = _agreed(lambda: [_beside.load(path, rank, found["token"]) for rank in some])
+            states = agreed(lambda: [_beside.load(path, rank, found["token"]) for rank in some])
         except ValueError as error:
             if self._strict:
                 raise ValueError(
@@ -145,7 +149,7 @@ class Thinwire(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
         """Tell the loss to methods whose period follows it."""
-        if self._wire is not None:
+        if self._wire is not None and self.method.sync.of.models:
             self._wire.report_loss(loss.detach() * trainer.accumulate_grad_batches)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -155,10 +159,11 @@ class Thinwire(Callback):
             wire.__exit__(type(exception), exception, exception.__traceback__)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Detach, and keep what `trainer.save_checkpoint` may ask for after `fit`."""
+        """Detach; where models differ, all take their mean. What `trainer.save_checkpoint` may ask for is kept."""
         if stage == "fit" and self._wire is not None:
             self._last = self._own(trainer)
             wire, self._wire = self._wire, None
+            mean_of_models(wire)
             wire.detach()
 
     # Checkpoints.
@@ -189,7 +194,7 @@ class Thinwire(Callback):
             about = checkpoint.get("callbacks", {}).get(self.state_key)
             if about:  # weights alone have no memories beside them
                 own = self._last or self._own(trainer)
-                _beside.save(filepath, trainer.global_rank, {"token": about["token"], **own})
+                agreed(lambda: _beside.save(filepath, trainer.global_rank, {"token": about["token"], **own}))
             save(checkpoint, filepath, *args, **kwargs)
 
         def remove_checkpoint(filepath: Any) -> None:
@@ -213,17 +218,6 @@ def _load_own(trainer: Trainer, pl_module: LightningModule, state: dict[str, Any
     trainer.precision_plugin.load_state_dict(state["precision"])
     for name, value in pl_module.named_buffers():
         value.copy_(state["buffers"][name])
-
-
-def _check_carried(method: Method) -> None:
-    """Refuse methods for which Lightning's loop leaves no room."""
-    write = "write a loop of your own with tw.attach(model, optimizer, method)"
-    if method.sync.batches is not None:
-        raise ValueError(f"{method.id} says how large batches are, but Lightning's loaders do; {write}")
-    if method.exchange.served or method.sync.staleness is None:
-        raise ValueError(
-            f"{method.id} lets ranks be in different steps, but Lightning's meet at checkpoints; {write}"
-        )
 
 
 def _check_strategy(strategy: Any) -> None:
@@ -252,17 +246,3 @@ def _optimizer(trainer: Trainer, method: Method) -> Optimizer | None:
         )
     log.warning("with %d optimizers residuals do not follow learning rates, and NaN is not left out", len(found))
     return None
-
-
-def _agreed(work: Callable[[], T]) -> T:
-    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
-    result, wrong = None, ""
-    try:
-        result = work()
-    except ValueError as error:
-        wrong = str(error)
-    said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, wrong)
-    if any(said):
-        raise ValueError(wrong or next(text for text in said if text))
-    return cast("T", result)
