@@ -72,7 +72,8 @@ def trainer(folder: str, model: Any, *callbacks: Any, **more: Any) -> Any:
     basic = {"use_cpu": True, "max_steps": STEPS, "save_steps": 15, "per_device_train_batch_size": 4, "seed": 5}
     basic |= {"learning_rate": 1e-2, "dataloader_pin_memory": False}
     arguments = TrainingArguments(output_dir=folder, **{**quiet, **basic, **more})
-    return Trainer(model, arguments, train_dataset=Rows(), callbacks=[*callbacks])
+    few = torch.utils.data.Subset(Rows(), range(8))
+    return Trainer(model, arguments, train_dataset=Rows(), eval_dataset=few, callbacks=[*callbacks])
 
 
 def thinwire(method: tw.Method, **more: Any) -> Any:
@@ -205,7 +206,6 @@ def ending(folder: str) -> dict[str, Any]:
         "load_best_model_at_end": True,
     }
     chosen = trainer(f"{folder}/best", best, thin, **more)
-    chosen.eval_dataset = torch.utils.data.Subset(Rows(), range(8))
     chosen.train()
     loaded = learner().from_pretrained(chosen.state.best_model_checkpoint)
     found["best"] = torch.equal(flat(best), flat(loaded))
