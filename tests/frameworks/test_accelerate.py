@@ -116,8 +116,8 @@ def resumed(folder: str) -> list[dict[str, Any]]:
             "rounds": whole.wire.stats()["rounds"],
             "files": sorted(path.name for path in Path(place).glob("thinwire*")),
         }
-        for run in (whole, again):
-            run.wire.detach()
+        whole.wire.detach()
+        again.wire.detach()
         found.append(one)
     return found
 
@@ -138,7 +138,7 @@ def refusals(folder: str) -> dict[str, Any]:
     run, rank = Run(None), dist.get_rank()
     of = (run.accelerator, run.model, run.optimizer)
     run.accelerator.save_state(f"{folder}/plain")
-    told = {
+    told: dict[str, Any] = {
         "string": said(lambda: attach(*of, "qsgd")),
         "served": said(lambda: attach(*of, tw.methods.asgd())),
         "batches": said(lambda: attach(*of, tw.methods.cr_psgd())),
