@@ -125,7 +125,8 @@ def files(folder: str) -> list[str]:
 
 def checkpoints(folder: str) -> dict[str, Any]:
     prepare()
-    rank, method, found = dist.get_rank(), tw.methods.ecq_sgd(), {}
+    rank, method = dist.get_rank(), tw.methods.ecq_sgd()
+    found: dict[str, Any] = {}
     kept = keeping(f"{folder}/kept", save_last="link")
     kept.save_top_k, kept.monitor = 1, None
     whole, seen = learner(), observer()
