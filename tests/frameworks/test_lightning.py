@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from lightnings import EPOCHS, STEPS, keeping, learner, loader, observer, prepare, thinwire, trainer
+from lightnings import EPOCHS, keeping, learner, loader, observer, prepare, thinwire, trainer
 from nets import equal_everywhere, flat, same
 from ranks import on_ranks
+from torch.utils.data import DataLoader, DistributedSampler
 
 import thinwire as tw
 
@@ -64,14 +65,14 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def plain(method: tw.Method) -> torch.Tensor:
-    """The same training in a loop of one's own; Lightning gives every second sample to a rank."""
-    module, rank = learner(), dist.get_rank()
+    """The same training in a loop of one's own, with the sampler that Lightning makes."""
+    module, dataset = learner(), loader().dataset
     (optimizer,), (scheduler,) = module.configure_optimizers()
-    data = loader().dataset
+    sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0)
     with tw.attach(module, optimizer, method, min_size=0):
-        for _ in range(EPOCHS):
-            for step in range(STEPS):
-                x, y = (part.contiguous() for part in data[16 * step + rank : 16 * (step + 1) : 2])
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            for x, y in DataLoader(dataset, batch_size=8, sampler=sampler):
                 optimizer.zero_grad()
                 (module.net(x) - y).square().mean().backward()
                 optimizer.step()
