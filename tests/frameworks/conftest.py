@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/frameworks/" in item.path.as_posix():
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.timeout(300))  # a mark of the test itself comes first
+            item.add_marker(pytest.mark.timeout(600))  # a mark of the test itself comes first
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from nets import equal_everywhere, flat, said, same
 from ranks import on_ranks
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import thinwire as tw
@@ -144,6 +145,9 @@ def refusals(folder: str) -> dict[str, Any]:
         "order": said(lambda: attach(run.model, run.accelerator, run.optimizer, tw.methods.qsgd())),
         "bare": said(lambda: attach(run.accelerator, run.model.module, run.optimizer, tw.methods.qsgd())),
     }
+    hooked = Run(None)
+    hooked.model.register_comm_hook(None, allreduce_hook)
+    told["hook"] = said(lambda: attach(hooked.accelerator, hooked.model, hooked.optimizer, tw.methods.qsgd()))
     wire = attach(*of, tw.methods.ecq_sgd(), min_size=0)
     told["twice"] = said(lambda: attach(*of, tw.methods.qsgd()))
     told["plain"] = said(partial(run.accelerator.load_state, f"{folder}/plain"))
@@ -177,12 +181,13 @@ def refusals(folder: str) -> dict[str, Any]:
 
 
 def test_what_is_refused_and_attaching_again(tmp_path: Path) -> None:
-    for told in on_ranks(refusals, 2, str(tmp_path), timeout=250.0):
+    for told in on_ranks(refusals, 2, str(tmp_path), timeout=500.0):
         assert "write attach(accelerator, model, optimizer, tw.method('qsgd'))" in told["string"]
         assert "write a loop of your own with tw.attach(model, optimizer, method)" in told["served"]
         assert "says how large batches are, but Accelerate does" in told["batches"]
         assert "write attach(accelerator, model, optimizer, method)" in told["order"]
         assert "write model, optimizer = accelerator.prepare(model, optimizer)" in told["bare"]
+        assert "write DistributedDataParallelKwargs() without comm_hook" in told["hook"]
         assert "this optimizer is attached already" in told["twice"]
         assert "was saved without thinwire; write accelerator.load_state(...) before" in told["plain"]
         assert "thinwire-rank1.pt is damaged" in told["damaged"]
@@ -190,6 +195,54 @@ def test_what_is_refused_and_attaching_again(tmp_path: Path) -> None:
         assert told["again"] == [True, True, "qsgd"]
         assert told["local"] == [True, False]
         assert told["files"] == ["thinwire-rank0.pt", "thinwire-rank1.pt"]
+
+
+def held(wire: tw.Wire) -> float:
+    """How large the residuals of this rank are."""
+    (state,) = wire.state_dict().values()
+    return sum(float(part.abs().sum()) for part in tensors(state["tensors"]))
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree] if tree.is_floating_point() else []
+    inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [part for one in inside for part in tensors(one)]
+
+
+def saved_by_three(folder: str) -> float:
+    prepare()
+    run = Run(tw.methods.ecq_sgd())
+    run.train(0, 5)
+    run.accelerator.save_state(folder)
+    assert run.wire is not None
+    return held(run.wire)
+
+
+def loaded_by_two(folder: str) -> list[Any]:
+    prepare()
+    found: list[Any] = []
+    for on_resize in ("mean", "reset", "error"):
+        run = Run(None)
+        of = (run.accelerator, run.model, run.optimizer, tw.methods.ecq_sgd())
+        wire = tw.integrations.accelerate.attach(*of, min_size=0, on_resize=on_resize)
+        error = said(partial(run.accelerator.load_state, folder))
+        found.append([error, held(wire), equal_everywhere(flat(run.model))])
+        run.train(5, 7)
+        found[-1].append(equal_everywhere(flat(run.model)))
+        wire.detach()
+    return found
+
+
+def test_another_number_of_ranks(tmp_path: Path) -> None:
+    before = on_ranks(saved_by_three, 3, str(tmp_path), timeout=500.0)
+    assert min(before) > 0
+    for mean, reset, error in on_ranks(loaded_by_two, 2, str(tmp_path), timeout=500.0):
+        assert mean[0] == reset[0] == ""
+        assert 0 < mean[1] < 2 * max(before)
+        assert reset[1] == 0
+        assert "saved on 3 ranks, loaded on 2" in error[0]
+        assert all(equal for one in (mean, reset, error) for equal in one[2:])
 
 
 def alone() -> list[Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from nets import equal_everywhere, flat, same
+from nets import equal_everywhere, flat, said, same
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -70,7 +72,8 @@ def trainer(folder: str, model: Any, *callbacks: Any, **more: Any) -> Any:
     basic = {"use_cpu": True, "max_steps": STEPS, "save_steps": 15, "per_device_train_batch_size": 4, "seed": 5}
     basic |= {"learning_rate": 1e-2, "dataloader_pin_memory": False}
     arguments = TrainingArguments(output_dir=folder, **{**quiet, **basic, **more})
-    return Trainer(model, arguments, train_dataset=Rows(), callbacks=[*callbacks])
+    few = torch.utils.data.Subset(Rows(), range(8))
+    return Trainer(model, arguments, train_dataset=Rows(), eval_dataset=few, callbacks=[*callbacks])
 
 
 def thinwire(method: tw.Method, **more: Any) -> Any:
@@ -138,3 +141,100 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
             assert one["ratio"] > 1.2, one
             local = 4 if "every=4" in one["name"] else 1
             assert one["rounds"] == STEPS // local, one
+
+
+def refusals(folder: str) -> dict[str, Any]:
+    prepare()
+    told: dict[str, Any] = {
+        "string": said(lambda: tw.integrations.transformers.Thinwire("qsgd")),
+        "served": said(lambda: thinwire(tw.methods.asgd())),
+        "pairs": said(lambda: thinwire(tw.methods.ad_psgd())),
+        "loss": said(lambda: thinwire(tw.methods.adacomm())),
+        "wire": said(lambda: thinwire(tw.methods.qsgd()).wire),
+    }
+    short = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
+    model = learner()
+    trainer(f"{folder}/plain", model, **short).train()
+    thin = thinwire(tw.methods.ecq_sgd())
+    six = short | {"max_steps": 6}
+    told["begins anew"] = said(
+        partial(trainer(f"{folder}/anew", model, thin, **six).train, f"{folder}/plain/checkpoint-2")
+    )
+    told["equal"] = equal_everywhere(flat(model))
+    saved = f"{folder}/anew/checkpoint-4"
+    other = trainer(f"{folder}/other", learner(), thinwire(tw.methods.diloco(every=2)), **six)
+    told["other method"] = said(partial(other.train, saved))
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.remove(f"{saved}/thinwire-rank1.pt")
+    dist.barrier()
+    lost = trainer(f"{folder}/lost", learner(), thinwire(tw.methods.ecq_sgd()), **six)
+    told["missing"] = said(partial(lost.train, saved))
+    return told
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for told in on_ranks(refusals, 2, str(tmp_path), timeout=500.0):
+        assert "write Thinwire(tw.method('qsgd'))" in told["string"]
+        assert "write a loop of your own with tw.attach(model, optimizer, method)" in told["served"]
+        assert "lets ranks be in different steps, but Trainer's meet in between" in told["pairs"]
+        assert "follows the loss of every step, which Trainer does not tell" in told["loss"]
+        assert "there is no wire before training" in told["wire"]
+        assert told["begins anew"] == ""
+        assert told["equal"]
+        assert "the state was saved with another method" in told["other method"]
+        assert "thinwire-rank1.pt is missing" in told["missing"]
+
+
+def ending(folder: str) -> dict[str, Any]:
+    """Two trainings of one Trainer, with TensorBoard; and one after which the best model is loaded."""
+    prepare()
+    os.environ["TENSORBOARD_LOGGING_DIR"] = f"{folder}/logs"
+    model, thin = learner(), thinwire(tw.methods.ecq_sgd())
+    short = {"max_steps": 4, "logging_steps": 2, "save_strategy": "no"}
+    twice = trainer(f"{folder}/twice", model, thin, report_to="tensorboard", **short)
+    twice.train()
+    first = flat(model)
+    twice.train()
+    found: dict[str, Any] = {"twice": not torch.equal(first, flat(model)) and equal_everywhere(flat(model))}
+    best, thin = learner(), thinwire(tw.methods.streaming_diloco(every=4, fragments=2, delay=1))
+    more = {
+        "max_steps": 7,
+        "save_steps": 3,
+        "eval_steps": 3,
+        "eval_strategy": "steps",
+        "load_best_model_at_end": True,
+    }
+    chosen = trainer(f"{folder}/best", best, thin, **more)
+    chosen.train()
+    loaded = learner().from_pretrained(chosen.state.best_model_checkpoint)
+    found["best"] = torch.equal(flat(best), flat(loaded))
+    return found
+
+
+def test_training_twice_figures_in_tensorboard_and_the_best_model(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed; `make test-frameworks` installs it")
+    assert on_ranks(ending, 2, str(tmp_path), timeout=500.0) == [{"twice": True, "best": True}] * 2
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+
+    files = [*tmp_path.rglob("events.out.tfevents*")]
+    assert files
+    tags = set()
+    for file in files:
+        read = EventAccumulator(str(file))
+        read.Reload()
+        tags |= {*read.Tags()["scalars"]}
+    assert {"train/loss", "train/thinwire/bytes_sent", "train/thinwire/ratio"} <= tags
+
+
+def alone(folder: str) -> list[str]:
+    prepare()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        trainer(folder, learner(), thinwire(tw.methods.qsgd()), max_steps=2, save_strategy="no").train()
+    return [str(one.message) for one in heard if "Thinwire" in str(one.message)]
+
+
+def test_one_process_trains_without_thinwire_and_says_so(tmp_path: Path) -> None:
+    heard = on_ranks(alone, 1, str(tmp_path))[0]
+    assert heard == ["Trainer runs one process, so that Thinwire has nothing to exchange"]

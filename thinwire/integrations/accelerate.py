@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, final
 
 from torch.nn.parallel import DistributedDataParallel
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.optim import Optimizer
+
+    from thinwire.engine.hooks import Removable
 
 
 def attach(
@@ -79,20 +82,39 @@ def attach(
     hook_of = "DistributedDataParallelKwargs() without comm_hook"
     inner = bare(optimizer)
     wire = wire_under(ddp, inner, method, settings, hook_of=hook_of)
-    before = _kept.setdefault(accelerator, [])
-    mine = next((one for one in before if one.model is ddp.module), None)
-    if mine is None:  # a model that is attached again goes on in the files of its first wire
-        mine = Checkpoint(ddp.module, on_resize)
-        before.append(mine)
-        accelerator.register_for_checkpointing(mine)
-        accelerator.register_save_state_pre_hook(mine.save)
-        accelerator.register_load_state_pre_hook(mine.find)
-    number = before.index(mine)
-    mine.files = RankFiles(wire, ddp.module, inner, name=f"thinwire-{number}" if number else "thinwire")
+    live = _live.setdefault(accelerator, [])
+    number = next(free for free in count() if all(free != one.number for one in live))
+    files = RankFiles(wire, ddp.module, inner, name=f"thinwire-{number}" if number else "thinwire")
+    mine = Checkpoint(files, number, on_resize)
+    live.append(mine)
+    accelerator.register_for_checkpointing(mine)
+    hooks = [
+        accelerator.register_save_state_pre_hook(mine.save),
+        accelerator.register_load_state_pre_hook(mine.find),
+    ]
+    wire._hold(_Registered(accelerator, mine, hooks))
     return wire
 
 
-_kept: weakref.WeakKeyDictionary[Accelerator, list[Checkpoint]] = weakref.WeakKeyDictionary()
+_live: weakref.WeakKeyDictionary[Accelerator, list[Checkpoint]] = weakref.WeakKeyDictionary()
+
+
+@final
+class _Registered:
+    """Takes a wire that detaches out of what the accelerator saves, so that another can take its place."""
+
+    def __init__(self, accelerator: Accelerator, mine: Checkpoint, hooks: Sequence[Removable]) -> None:
+        self._accelerator, self._mine, self._hooks = weakref.ref(accelerator), mine, hooks
+
+    def remove(self) -> None:
+        """Undo what `attach` registered; Accelerate has no call for it."""
+        for hook in self._hooks:
+            hook.remove()
+        accelerator = self._accelerator()
+        if accelerator is not None:
+            _live[accelerator].remove(self._mine)
+            kept = accelerator._custom_objects
+            kept[:] = [one for one in kept if one is not self._mine]
 
 
 @final
@@ -103,15 +125,13 @@ class Checkpoint:
     and optimizers. What it keeps of this object itself says only that there are files.
     """
 
-    def __init__(self, model: nn.Module, on_resize: OnResize) -> None:
-        self.model, self._on_resize = model, on_resize
-        self.files: RankFiles | None = None
+    def __init__(self, files: RankFiles, number: int, on_resize: OnResize) -> None:
+        self.number, self._files, self._on_resize = number, files, on_resize
         self._folder: str | os.PathLike[str] = ""
 
     def save(self, models: Any, weights: Any, folder: str | os.PathLike[str]) -> None:
         """Write this rank's file."""
-        assert self.files is not None
-        self.files.save(folder)
+        self._files.save(folder)
 
     def find(self, models: Any, folder: str | os.PathLike[str]) -> None:
         """Look whether there are files, before the accelerator looks for what it registered."""
@@ -120,17 +140,14 @@ class Checkpoint:
 
     def state_dict(self) -> dict[str, Any]:
         """What the main process writes."""
-        assert self.files is not None
-        return {"method": self.files.wire.method.id}
+        return {"method": self._files.wire.method.id}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Everything else has been loaded."""
-        assert self.files is not None
-        self.files.load(self._folder, self._on_resize)
+        self._files.load(self._folder, self._on_resize)
 
     def _check(self, folder: str | os.PathLike[str]) -> None:
-        assert self.files is not None
-        if not self.files.any_in(folder):
+        if not self._files.any_in(folder):
             raise ValueError(
                 f"{folder} was saved without thinwire; write accelerator.load_state(...) before thinwire's "
                 "attach(accelerator, ...), and memories start anew"

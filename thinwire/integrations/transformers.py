@@ -86,7 +86,7 @@ class Thinwire(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Take DDP's gradients or its place, and load what this rank wrote into the checkpoint."""
-        self._drop()
+        self._drop(RuntimeError("its training was stopped, and it trains anew"))
         running = _running()
         if args.world_size == 1:
             warnings.warn("Trainer runs one process, so that Thinwire has nothing to exchange", stacklevel=2)
@@ -97,8 +97,12 @@ class Thinwire(TrainerCallback):
         wire = wire_under(ddp, optimizer, self.method, self._settings, hook_of=hook_of)
         self._files = RankFiles(wire, ddp.module, optimizer)
         self._folder = trainer._get_output_dir(running.trial)
-        if running.resumes and not self._files.load(running.resumes, self._on_resize):
-            log.warning("%s was saved without thinwire; memories start anew", running.resumes)
+        try:
+            if running.resumes and not self._files.load(running.resumes, self._on_resize):
+                log.warning("%s was saved without thinwire; memories start anew", running.resumes)
+        except Exception as error:
+            self._drop(error)
+            raise
         first = trainer.callback_handler.callbacks  # those who report must see our figures
         first.remove(self)
         first.insert(0, self)
@@ -136,12 +140,11 @@ class Thinwire(TrainerCallback):
             for p, value in kept:
                 p.copy_(value)
 
-    def _drop(self) -> None:
-        """End what a training before this one left, which an error or Ctrl-C has stopped."""
+    def _drop(self, error: Exception) -> None:
+        """End a wire that is left, as by a training that Ctrl-C has stopped; `error` is what other ranks are told."""
         files, self._files = self._files, None
         if files is not None:
-            error = RuntimeError("its training was stopped, and it trains anew")
-            files.wire.__exit__(RuntimeError, error, None)
+            files.wire.__exit__(type(error), error, error.__traceback__)
 
 
 def _check_loss(method: Method) -> None:
