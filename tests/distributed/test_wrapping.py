@@ -140,7 +140,7 @@ def hears_of_nan() -> list[tuple[bool, float]]:
             wire = tw.attach(model, optimizer, tw.methods.local_sgd(every=2), min_size=0)
         for step in range(4):
             factor = float("nan") if step == 1 and dist.get_rank() == 1 else 1.0
-            optimizer.step(partial(evaluate, model, optimizer, step, factor))  # type: ignore[arg-type]
+            optimizer.step(partial(evaluate, model, optimizer, step, factor))
         out.append((bool(flat(model).isfinite().all()), wire.stats()["steps_skipped"]))
         wire.detach()
     return out

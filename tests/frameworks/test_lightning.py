@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from lightnings import EPOCHS, STEPS, keeping, learner, loader, observer, prepare, thinwire, trainer
+from lightnings import EPOCHS, keeping, learner, loader, observer, prepare, thinwire, trainer
 from nets import equal_everywhere, flat, same
 from ranks import on_ranks
+from torch.utils.data import DataLoader, DistributedSampler
 
 import thinwire as tw
 
 pytest.importorskip("lightning", reason="lightning is not installed; `make test-frameworks` installs it")
+pytestmark = pytest.mark.timeout(600)
 RESUMED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ecq-sgd", {}, {}),
     ("dgc:ratio=0.1", {}, {"gradient_clip_val": 0.1, "accumulate_grad_batches": 3}),
@@ -53,7 +55,6 @@ def resumed(folder: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(600)
 def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     for found in on_ranks(resumed, 2, str(tmp_path), timeout=500.0):
         for one in found:
@@ -64,14 +65,14 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def plain(method: tw.Method) -> torch.Tensor:
-    """The same training in a loop of one's own; Lightning gives every second sample to a rank."""
-    module, rank = learner(), dist.get_rank()
+    """The same training in a loop of one's own, with the sampler that Lightning makes."""
+    module, dataset = learner(), loader().dataset
     (optimizer,), (scheduler,) = module.configure_optimizers()
-    data = loader().dataset
+    sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0)
     with tw.attach(module, optimizer, method, min_size=0):
-        for _ in range(EPOCHS):
-            for step in range(STEPS):
-                x, y = data[16 * step + rank : 16 * (step + 1) : 2]
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            for x, y in DataLoader(dataset, batch_size=8, sampler=sampler):
                 optimizer.zero_grad()
                 (module.net(x) - y).square().mean().backward()
                 optimizer.step()
@@ -79,15 +80,15 @@ def plain(method: tw.Method) -> torch.Tensor:
     return flat(module)
 
 
-def beside_a_plain_loop(folder: str) -> list[bool]:
+def beside_a_plain_loop(folder: str) -> list[float]:
     prepare()
     found = []
     for name in ("ecq-sgd", "diloco:every=5"):
         module = learner()
         trainer(folder, thinwire(tw.method(name))).fit(module, loader())
-        found.append(torch.equal(flat(module), plain(tw.method(name))))
+        found.append(float((flat(module) - plain(tw.method(name))).abs().max()))
     return found
 
 
 def test_lightning_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
-    assert on_ranks(beside_a_plain_loop, 2, str(tmp_path), timeout=200.0) == [[True, True]] * 2
+    assert on_ranks(beside_a_plain_loop, 2, str(tmp_path), timeout=500.0) == [[0.0, 0.0]] * 2

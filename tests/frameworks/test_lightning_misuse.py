@@ -21,6 +21,7 @@ import thinwire as tw
 from thinwire.core.method import METHODS
 
 pytest.importorskip("lightning", reason="lightning is not installed; `make test-frameworks` installs it")
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def _setup(thin: Any, strategy: Any) -> None:
 
 
 def test_one_sentence_each(tmp_path: Path) -> None:
-    for rank, told in enumerate(on_ranks(refused, 2, str(tmp_path), timeout=200.0)):
+    for rank, told in enumerate(on_ranks(refused, 2, str(tmp_path), timeout=500.0)):
         assert (
             'FSDPStrategy is not known to hold them so; write Trainer(strategy="ddp", callbacks=[Thin' in told["fsdp"]
         )
@@ -125,7 +126,8 @@ def files(folder: str) -> list[str]:
 
 def checkpoints(folder: str) -> dict[str, Any]:
     prepare()
-    rank, method, found = dist.get_rank(), tw.methods.ecq_sgd(), {}
+    rank, method = dist.get_rank(), tw.methods.ecq_sgd()
+    found: dict[str, Any] = {}
     kept = keeping(f"{folder}/kept", save_last="link")
     kept.save_top_k, kept.monitor = 1, None
     whole, seen = learner(), observer()
@@ -176,9 +178,8 @@ def checkpoints(folder: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(400)
 def test_where_the_files_of_the_ranks_are(tmp_path: Path) -> None:
-    for found in on_ranks(checkpoints, 2, str(tmp_path), timeout=300.0):
+    for found in on_ranks(checkpoints, 2, str(tmp_path), timeout=500.0):
         assert found["pruned"] == ["epoch=1.ckpt", "epoch=1.ckpt.rank0", "epoch=1.ckpt.rank1", "last.ckpt"]
         assert found["after"] == ["end.ckpt", "end.ckpt.rank0", "end.ckpt.rank1"]
         assert found["weights"] == ["end.ckpt"]
@@ -192,7 +193,7 @@ def test_where_the_files_of_the_ranks_are(tmp_path: Path) -> None:
         assert "the state was saved with another method" in found["other"]
         assert found["plain"]
         assert found["twice"]
-    assert on_ranks(fewer, 1, str(tmp_path), timeout=100.0) == [True]
+    assert on_ranks(fewer, 1, str(tmp_path), timeout=500.0) == [True]
 
 
 def fewer(folder: str) -> bool:
@@ -226,7 +227,6 @@ def every_method(folder: str) -> dict[str, str]:
     return {name: said(partial(fit, tw.method(name))) for name in METHODS}
 
 
-@pytest.mark.timeout(600)
 def test_every_method_trains_or_is_refused(tmp_path: Path) -> None:
     told, other = on_ranks(every_method, 2, str(tmp_path), timeout=500.0)
     assert told == other

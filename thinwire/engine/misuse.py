@@ -164,8 +164,13 @@ def refuse_wrapped_later(model: nn.Module, optimizer: Optimizer, members: Sequen
     FSDP puts other parameters in their place, so that those of the optimizer would never get a gradient.
     """
 
+    looked = False
+
     def before_step(stepping: Optimizer, args: Any, kwargs: Any) -> None:
-        handle.remove()
+        nonlocal looked
+        if looked:  # it stays until the wire is closed, since torch is going through the hooks now
+            return
+        looked = True
         now = {id(p): tuple(p.shape) for p in model.parameters()}
         gone = next((item.name for p, item in members if now.get(id(p)) != item.shape), "")
         if gone:
