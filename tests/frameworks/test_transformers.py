@@ -69,7 +69,13 @@ def trainer(folder: str, model: Any, *callbacks: Any, **more: Any) -> Any:
     from transformers import Trainer, TrainingArguments  # noqa: PLC0415
 
     quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 10, "save_strategy": "steps"}
-    basic = {"use_cpu": True, "max_steps": STEPS, "save_steps": 15, "per_device_train_batch_size": 4, "seed": 5}
+    basic: dict[str, Any] = {
+        "use_cpu": True,
+        "max_steps": STEPS,
+        "save_steps": 15,
+        "per_device_train_batch_size": 4,
+        "seed": 5,
+    }
     basic |= {"learning_rate": 1e-2, "dataloader_pin_memory": False}
     arguments = TrainingArguments(output_dir=folder, **{**quiet, **basic, **more})
     few = torch.utils.data.Subset(Rows(), range(8))
