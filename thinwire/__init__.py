@@ -4,8 +4,11 @@
 from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
 `topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
-has the optimizers that some methods need.
+has the optimizers that some methods need. `integrations` has adapters to other packages, imported when used.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, server, sim, sync, topology
 from thinwire.comm import Comm, run
@@ -61,3 +64,14 @@ __all__ = [
 def __dir__() -> list[str]:
     """What is public: folders that work behind it are not shown."""
     return [*__all__, "__version__"]
+
+
+if _TYPE_CHECKING:
+    from thinwire import integrations as integrations
+else:
+
+    def __getattr__(name: str) -> object:
+        """`tw.integrations`, which is imported when it is used, and each adapter in it with its framework."""
+        if name == "integrations":
+            return _import_module("thinwire.integrations")
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}")
