@@ -68,7 +68,9 @@ def plain(method: tw.Method) -> torch.Tensor:
     """The same training in a loop of one's own, with the sampler that Lightning makes."""
     module, dataset = learner(), loader().dataset
     (optimizer,), (scheduler,) = module.configure_optimizers()
-    sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0
+    )
     with tw.attach(module, optimizer, method, min_size=0):
         for epoch in range(EPOCHS):
             sampler.set_epoch(epoch)
