@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 import thinwire as tw
 
 pytest.importorskip("lightning", reason="lightning is not installed; `make test-frameworks` installs it")
-pytestmark = pytest.mark.timeout(600)
 RESUMED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ecq-sgd", {}, {}),
     ("dgc:ratio=0.1", {}, {"gradient_clip_val": 0.1, "accumulate_grad_batches": 3}),
@@ -55,6 +54,7 @@ def resumed(folder: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     for found in on_ranks(resumed, 2, str(tmp_path), timeout=500.0):
         for one in found:
@@ -68,7 +68,9 @@ def plain(method: tw.Method) -> torch.Tensor:
     """The same training in a loop of one's own, with the sampler that Lightning makes."""
     module, dataset = learner(), loader().dataset
     (optimizer,), (scheduler,) = module.configure_optimizers()
-    sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, dist.get_world_size(), dist.get_rank(), shuffle=True, seed=0
+    )
     with tw.attach(module, optimizer, method, min_size=0):
         for epoch in range(EPOCHS):
             sampler.set_epoch(epoch)
@@ -90,5 +92,6 @@ def beside_a_plain_loop(folder: str) -> list[float]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_lightning_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
     assert on_ranks(beside_a_plain_loop, 2, str(tmp_path), timeout=500.0) == [[0.0, 0.0]] * 2
