@@ -27,7 +27,7 @@ class VirtualClock:
     """`size` workers on a network; `stragglers` makes some of their computations longer, as `seed` decides.
 
     Coroutines are spawned, and `run` runs them until nothing is left to do. Those of one worker compute side by side,
-    and share the interfaces of its host.
+    and share the interfaces of its host. Without `numbers` its messages have sizes alone.
 
     >>> import torch
     >>> clock = VirtualClock(2, Network("1gbit", "1ms"))
@@ -42,7 +42,13 @@ class VirtualClock:
     """
 
     def __init__(
-        self, size: int, network: Network | None = None, stragglers: Stragglers | None = None, seed: int = 0
+        self,
+        size: int,
+        network: Network | None = None,
+        stragglers: Stragglers | None = None,
+        seed: int = 0,
+        *,
+        numbers: bool = True,
     ) -> None:
         if size < 1:
             raise ValueError(f"a clock needs at least one worker; got size={size}")
@@ -51,7 +57,7 @@ class VirtualClock:
         self.traffic = [Traffic() for _ in range(size)]
         """What each rank has sent, in all channels."""
         self._agenda = Agenda()
-        self._switch = Switch(self._agenda, Interfaces(self.network, size), self.traffic)
+        self._switch = Switch(self._agenda, Interfaces(self.network, size), self.traffic, numbers=numbers)
         self._alive: dict[Task[Any], None] = {}  # in the order in which they were spawned
         self._failed: list[Task[Any]] = []
         self._returned: set[int] = set()  # ranks of which a task has ended

@@ -38,12 +38,17 @@ ANSWERS: dict[type, Callable[[Any], Sequence[Any]]] = {
 
 @final
 class Switch:
-    """Brings requests together; `interfaces` say what that costs, and `agenda` wakes the tasks."""
+    """Brings requests together; `interfaces` say what that costs, and `agenda` wakes the tasks.
 
-    def __init__(self, agenda: Agenda, interfaces: Interfaces, traffic: list[Traffic]) -> None:
+    Without `numbers` messages are blanks (thinwire.comm.blank): sizes alone.
+    """
+
+    def __init__(
+        self, agenda: Agenda, interfaces: Interfaces, traffic: list[Traffic], *, numbers: bool = True
+    ) -> None:
         self.everybody = tuple(range(len(traffic)))
         self._agenda, self._interfaces, self._traffic = agenda, interfaces, traffic
-        self._instant = interfaces.instant
+        self._instant, self._numbers = interfaces.instant, numbers
         self._common: dict[int, Room] = {}  # of everybody, by channel
         self._rooms: dict[tuple[int, tuple[int, ...]], Room] = {}
         self.handlers: dict[type, Callable[[Task[Any], Any], Any]] = {
@@ -83,7 +88,9 @@ class Switch:
 
     def _close(self, room: Room, meeting: Meeting) -> None:
         """Everybody has asked: answer, in order of rank."""
-        results = ANSWERS[type(meeting.requests[0])](meeting.requests)
+        results: Sequence[Any] = [None] * len(meeting.tasks)  # messages without numbers are answered with nothing
+        if self._numbers:
+            results = ANSWERS[type(meeting.requests[0])](meeting.requests)
         for place, (task, request) in enumerate(zip(meeting.tasks, meeting.requests, strict=True)):
             count(self._traffic[task.rank], place, request)
         if self._instant:
