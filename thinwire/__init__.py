@@ -2,8 +2,8 @@
 
 `attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
-`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
-has the optimizers that some methods need.
+`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes; `plan`
+says what a method would make of a step. `optim` has the optimizers that some methods need.
 """
 
 from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, server, sim, sync, topology
@@ -18,6 +18,7 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook
+from thinwire.planning import plan
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -47,6 +48,7 @@ __all__ = [
     "method",
     "methods",
     "optim",
+    "plan",
     "run",
     "server",
     "sim",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, language, methods, race, report, reproduce, topology, train
+from thinwire.cli import bench, demo, language, methods, plan, race, report, reproduce, topology, train
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -23,9 +23,11 @@ app.command("train")(train.train)
 app.command("methods")(methods.methods)
 app.command("topology")(topology.topology)
 app.command("race")(race.race)
+app.command("plan")(plan.plan)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 bench.app.command("language")(language.bench_language)
+bench.app.command("plan")(plan.bench)
 app.add_typer(bench.app, name="bench")
 
 

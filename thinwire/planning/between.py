@@ -20,10 +20,12 @@ import torch.distributed as dist
 
 from thinwire.comm.processes import Processes
 from thinwire.core.comm import Comm
+from thinwire.core.rates import HIGHEST
 from thinwire.planning.link import HEADERS, Cost, Link, Sockets
 from thinwire.planning.script import Ask
 
 SMALL, LARGE = 16, 1 << 20  # elements
+MOST = 256 << 20  # bytes
 PINGS, BULKS, LOADED = 20, 4, 3
 LEAST = 0.08  # seconds that a large message takes, so that what the network takes in at once does not count
 TIGHT = 0.8  # of the hosts' own speed: what is faster than that was not slowed down by the link
@@ -54,21 +56,35 @@ def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rat
     driver, beside, n = _driver(group), _driver(other), dist.get_world_size(group)
     ping = _times(driver, Ask("ring", SMALL * 4), n, PINGS, group)
     latency = max(0.0, ping.wall / (2 * (n - 1)) - known.ring.round)
-    size = LARGE
-    while True:  # until it takes long enough
-        ask = Ask("scatter", 4 * size)
-        bulk = _times(driver, ask, n, 1, group)
-        if bulk.wall >= LEAST or size >= 64 * LARGE:
-            break
-        size *= 4
-    bulk = _times(driver, ask, n, 2, group)
-    speed = ask.sent(n) / bulk.wall
-    full = max(latency, _loaded(driver, beside, ask, n, group) - known.ring.round)
+    trade, bulk = _long(driver, Ask("scatter", 4 * LARGE), n, group)
+    speed = trade.sent(n) / bulk.wall
+    queue = max(0.0, _loaded(driver, beside, trade, n, group) - known.ring.round - latency)
+    free = speed * known.trade.byte > TIGHT
     if rate is None:
-        free = speed * known.trade.byte > TIGHT
-        return Link(1e12 if free else 8 * speed / HEADERS, latency, latency if free else full)
-    goodput = min(1.0, max(0.5, 8 * speed / rate)) if speed * known.trade.byte < TIGHT else HEADERS
-    return Link(rate, latency, full, goodput)
+        return Link(HIGHEST, latency) if free else Link(8 * speed / HEADERS, latency, queue)
+    ring, bulk = _long(driver, Ask("ring", 4 * LARGE), n, group)
+    around = ring.sent(n) / max(1e-9, bulk.wall - ring.rounds(n) * (known.ring.round + latency))
+    return Link(
+        rate,
+        latency,
+        0.0 if free else queue,
+        HEADERS if free else _part(speed, rate),
+        HEADERS if around * known.ring.byte > TIGHT else _part(around, rate),
+    )
+
+
+def _part(speed: float, rate: float) -> float:
+    """Of a rate in bits per second; what the network takes in at once may make it more than there is."""
+    return min(HEADERS, max(0.5, 8 * speed / rate))
+
+
+def _long(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> tuple[Ask, Taken]:
+    """A request that is large enough to take a while, and how long it takes."""
+    while True:
+        once = _times(driver, ask, n, 1, group)
+        if once.wall >= LEAST or ask.size >= MOST:
+            return ask, _times(driver, ask, n, 2, group)
+        ask = ask._replace(size=4 * ask.size)
 
 
 def _loaded(driver: Processes, beside: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> float:

@@ -42,9 +42,13 @@ class Computing:
 
     def __post_init__(self) -> None:
         if len(self.items) != len(self.ready) or not self.items or not self.steps:
-            raise ValueError("Computing takes a time for each item, and a step; write Computing(items, ready, 0.1, [0.2])")
+            raise ValueError(
+                "Computing takes a time for each item, and a step; write Computing(items, ready, 0.1, [0.2])"
+            )
         if min(self.steps) <= 0 or not all(0 <= at <= self.backward for at in self.ready):
-            raise ValueError("gradients are ready within backward, and steps take time; see thinwire.planning.Computing")
+            raise ValueError(
+                "gradients are ready within backward, and steps take time; see thinwire.planning.Computing"
+            )
 
     @property
     def step(self) -> float:
@@ -83,7 +87,9 @@ def measure(model: nn.Module, makes: Makes, *, share: float, steps: int = STEPS)
             hook.remove()
     unused = [one.item.name for one in members if not ready[id(one.parameter)]]
     if unused:
-        raise ValueError(f"{unused[0]} got no gradient from the sample batch; freeze it, or give a batch that uses it")
+        raise ValueError(
+            f"{unused[0]} got no gradient from the sample batch; freeze it, or give a batch that uses it"
+        )
     end = median(ends)
     found = tuple(min(end, median(ready[id(one.parameter)])) for one in members)
     cores = min(max(cpu / sum(times), 0.05), max(share, 0.05))
@@ -91,14 +97,14 @@ def measure(model: nn.Module, makes: Makes, *, share: float, steps: int = STEPS)
 
 
 def _watch(one: Trained, heard: list[float], begun: Sequence[float]) -> Any:
-    return one.parameter.register_post_accumulate_grad_hook(
-        lambda _: heard.append(time.perf_counter() - begun[0])
-    )
+    return one.parameter.register_post_accumulate_grad_hook(lambda _: heard.append(time.perf_counter() - begun[0]))
 
 
 def gradients(model: nn.Module, items: Sequence[Item]) -> dict[str, torch.Tensor]:
     """The gradients that the last step left, as vectors by name."""
     names = {item.name for item in items}
     return {
-        name: p.grad.detach().flatten().float() for name, p in model.named_parameters() if name in names and p.grad is not None
+        name: p.grad.detach().flatten().float()
+        for name, p in model.named_parameters()
+        if name in names and p.grad is not None
     }

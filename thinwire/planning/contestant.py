@@ -54,7 +54,9 @@ class Contestant:
     @property
     def asks(self) -> list[Ask]:
         """All requests of an exchange."""
-        return [part for one in self.sendings for script in one.scripts for part in script.parts if isinstance(part, Ask)]
+        return [
+            part for one in self.sendings for script in one.scripts for part in script.parts if isinstance(part, Ask)
+        ]
 
     @property
     def codec(self) -> float:

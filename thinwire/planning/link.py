@@ -1,7 +1,7 @@
 """Link: what lies between the hosts, and Sockets: what it costs a host to use it.
 
-A link has a rate, a latency one way, and a latency while it is full, when messages wait in its queue. Headers take a
-part of the rate. What a host pays besides is a time per round of messages, and processor time per byte: it copies,
+A link has a rate, a latency one way, and a queue in which messages wait while it is full. Headers take a part of the
+rate. What a host pays besides is a time per round of messages, and processor time per byte: it copies,
 and where numbers are summed it adds. Both bound what even an infinitely fast link would give.
 """
 
@@ -34,11 +34,14 @@ class Link:
 
     rate: float
     latency: float = 0.0
-    full: float | None = None  # seconds one way while the link is full; as when it is idle, unless it is known
+    queue: float = 0.0  # seconds that a message waits behind others when the link is full
     goodput: float = HEADERS  # share of the rate that carries data
+    summed: float | None = (
+        None  # the same for sums, in which every message waits for another; as `goodput` unless given
+    )
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= math.inf or not 0 <= self.latency < math.inf or not 0 < self.goodput <= 1:
+        if not 0 < self.rate < math.inf or not 0 <= self.latency < math.inf or not 0 < self.goodput <= 1:
             raise ValueError(f'{self}: write Link.of("1gbit", "1ms")')
 
     @classmethod
@@ -54,10 +57,9 @@ class Link:
         """Of data."""
         return self.rate / 8 * self.goodput
 
-    @property
-    def waits(self) -> float:
-        """Seconds one way while the link is full."""
-        return self.latency if self.full is None else self.full
+    def share(self, summed: bool) -> float:
+        """The part of the rate that carries data, of sums or of other messages."""
+        return self.summed if summed and self.summed is not None else self.goodput
 
     def __str__(self) -> str:
         return f"{self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms"

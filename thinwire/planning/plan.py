@@ -16,8 +16,8 @@ from thinwire.core.method import Method
 from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
 from thinwire.planning.contestant import check
-from thinwire.planning.forecast import Forecast, Setting, forecast
 from thinwire.planning.link import Link, Sockets, loopback
+from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def plan(
     methods: Sequence[Method | str] = METHODS,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
     say: Say = lambda text: None,
-) -> Forecast:
+) -> Outlook:
     """Forecast the step of every method, of DDP and of its hooks, for `model` on `hosts` hosts.
 
     Main arguments:
@@ -51,13 +51,13 @@ def plan(
         link            `tw.Network("1gbit", "1ms")` or "1gbit"; measured where a process group is initialised
         hosts           one rank on each; those of the process group unless given
 
-    Other arguments:
+    Other Arguments:
         methods         methods or their ids
         optimizer       makes the optimizer from the parameters; plain SGD unless given
         say             is told what is being measured
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
-    ranks call this at the same time, and the forecast of rank 0 counts.
+    ranks call this at the same time, and the outlook of rank 0 counts.
     """
     known = [by_id(one) if isinstance(one, str) else one for one in methods]
     for one in known:
@@ -76,22 +76,22 @@ def plan(
     found, sockets = _link(link, say)
     share = (os.cpu_count() or 1) / _ranks_here()
     profile = measured(model, makes, share=share, sockets=sockets, say=say)
-    return forecast_of(profile, Setting(hosts, found, profile.computing, sockets), known)
+    return outlook_of(profile, Setting(hosts, found, profile.computing, sockets), known)
 
 
-def forecast_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Forecast:
+def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
     """All methods and rivals of a profile."""
     ours = [profile.contestant(one, setting.hosts) for one in methods]
-    return forecast(setting, [*profile.rivals(), *ours])
+    return outlook(setting, [*profile.rivals(), *ours])
 
 
-def steps_of(
-    batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None
-) -> Makes:
+def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:
     """What a step of training is, for any copy of the model."""
     pair = isinstance(batch, tuple | list) and len(batch) == 2
     if loss is None and pair:
-        raise ValueError("the batch has targets; write loss=torch.nn.functional.cross_entropy, or the one you train with")
+        raise ValueError(
+            "the batch has targets; write loss=torch.nn.functional.cross_entropy, or the one you train with"
+        )
     if not pair and not isinstance(batch, torch.Tensor):
         raise TypeError(
             f"sample_batch is a tensor or a pair of inputs and targets; got {type(batch).__name__}: "
@@ -144,5 +144,3 @@ def _check_device(model: nn.Module) -> None:
             "plan measures models on the CPU so far; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure with "
             "thinwire bench step --device cuda"
         )
-
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, final
@@ -42,7 +42,7 @@ class Profile:
     """Of one rank. `spent` are seconds per step of DDP's ways and of the engine, besides what they send."""
 
     computing: Computing
-    grads: dict[str, Tensor]
+    grads: Mapping[str, Tensor]
     spent: dict[str, float]
     sockets: Sockets
     step: Step | None = None  # a step of training, to be run beside codecs

@@ -23,7 +23,8 @@ from thinwire.core.comm import Request
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.runner import Runner
 from thinwire.engine.telemetry import Telemetry
-from thinwire.engine.transport import Transport, Work as Piece
+from thinwire.engine.transport import Transport
+from thinwire.engine.transport import Work as Piece
 from thinwire.planning.script import After, Ask, Part, Script, Work, asked, extended
 
 if TYPE_CHECKING:

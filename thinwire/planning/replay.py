@@ -6,7 +6,8 @@ at a moment, and time passes until the next of them ends:
     processor   computing that keeps c cores busy slows everything down once the sum of all c exceeds the cores; bytes
                 that are sent keep it busy, too
     link        connections share its rate, each up to what the host can send
-    latency     rounds of messages wait for each other: a latency each, and longer while others fill the link
+    latency     rounds of messages wait for each other: a latency each, and for what others have put into the link's
+                queue, as far as that goes
 
 What the training loop waits for is noted moment by moment; the largest sum is what binds the step.
 """
@@ -183,11 +184,9 @@ class _Replay:
             return self._end(piece)
         if piece.rounds:
             piece.rounds -= 1
-            full = any(other.flows for other in self.open)
             link = self.place.link
-            piece.timer = self.place.cost(part).round + (link.waits if full else link.latency)
-            if piece.timer <= 0:
-                return True
+            ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
+            piece.timer = self.place.cost(part).round + link.latency + min(link.queue, ahead)
             return True
         piece.flows = True
         return True
@@ -233,12 +232,15 @@ class _Replay:
         weights = [ask.flows(place.ranks) for ask in asks if isinstance(ask, Ask)]
         costs = [place.cost(ask) for ask in asks if isinstance(ask, Ask)]
         limits = [1 / cost.byte if cost.byte else math.inf for cost in costs]
-        speeds = _shared(place.link.bytes_per_second, weights, limits)
+        good = [place.link.share(ask.kind == "ring") for ask in asks if isinstance(ask, Ask)]
+        limits = [limit / part for limit, part in zip(limits, good, strict=True)]
+        speeds = _shared(place.link.rate / 8, weights, limits)
+        own = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, limits, strict=True))
+        speeds = [speed * part for speed, part in zip(speeds, good, strict=True)]
         busy = sum(part.cores for one in works if isinstance(part := one.parts[0], Work))
         busy += self.cores if self.computes > 0 else 0.0
         busy += sum(speed * cost.cpu for speed, cost in zip(speeds, costs, strict=True) if cost.cpu)
         scale = min(1.0, place.cores / busy) if busy else 1.0
-        own = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, limits, strict=True))
         bound = "processor" if own or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
         return [speed * (scale if cost.cpu else 1.0) for speed, cost in zip(speeds, costs, strict=True)], scale, bound
 

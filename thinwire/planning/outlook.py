@@ -1,6 +1,6 @@
-"""Forecast: what each method would make of a step on a link, which of them to take, and why.
+"""Outlook: what each method would make of a step on a link, which of them to take, and why.
 
-Everything in it follows from measurements and from replays of them, so that the same profile gives the same forecast.
+Everything in it follows from measurements and from replays of them, so that the same profile gives the same outlook.
 It says nothing of accuracy: what was measured of that is in docs/choosing.md.
 """
 
@@ -51,7 +51,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Setting:
-    """Where a forecast holds: the hosts and their link, what computing takes, what sending costs."""
+    """Where an outlook holds: the hosts and their link, what computing takes, what sending costs."""
 
     hosts: int
     link: Link
@@ -69,9 +69,7 @@ class Setting:
 
     def replay(self, one: Contestant, slower: float = 1.0) -> Replayed:
         """A contestant's steps here."""
-        place = Place(
-            self.hosts, self.link, self.sockets, self.computing.share, one.lanes, one.beside, one.disturbed
-        )
+        place = Place(self.hosts, self.link, self.sockets, self.computing.share, one.lanes, one.beside, one.disturbed)
         return replay(one.acts(self.computing, slower), place)
 
     def seconds(self, one: Contestant, slower: float = 1.0) -> float:
@@ -87,7 +85,7 @@ class Setting:
 
 @final
 @dataclass(frozen=True)
-class Forecast:
+class Outlook:
     """Rows by method, the fastest first. `str()` is the table, `json()` the same for programs, `plot(path)` a picture."""
 
     rows: tuple[Row, ...]
@@ -103,6 +101,14 @@ class Forecast:
     def row(self, method: str) -> Row:
         """The row of a method."""
         return next(row for row in self.rows if row.method == method)
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return (
+            f"{self.hosts} hosts, {self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms one way; "
+            f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."
+        )
 
     def json(self) -> str:
         """One JSON document; a rate at which a method pays everywhere is null, with "pays" saying which it is."""
@@ -134,15 +140,14 @@ class Forecast:
             for row in self.rows
         ]
         widths = [max(len(line[at]) for line in (head, *body)) for at in range(len(head))]
-        lines = [f"{self.hosts} hosts, {self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms one way; "
-                 f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."]
+        lines = [self.title]
         for line in (head, *body):
             cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
             lines.append("  ".join(cells).rstrip())
         return "\n".join([*lines, f"Take {self.recommended}: {self.reason}", ACCURACY])
 
 
-def forecast(setting: Setting, contestants: Sequence[Contestant]) -> Forecast:
+def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
     """Replay every contestant; DDP in float32 must be among them."""
     base = next(one for one in contestants if one.name == BASE)
     slowness = setting.slowness()
@@ -166,7 +171,7 @@ def forecast(setting: Setting, contestants: Sequence[Contestant]) -> Forecast:
         )
     rows.sort(key=lambda row: row.step_ms)
     chosen, reason = recommend(rows)
-    return Forecast(
+    return Outlook(
         tuple(rows),
         chosen,
         reason,
