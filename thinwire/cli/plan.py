@@ -1,4 +1,4 @@
-"""`thinwire plan`: does compression pay on a link? And `thinwire bench plan`: is the planner right?"""
+"""`thinwire plan`: does compression pay on a link; and `thinwire bench plan`: is the planner right."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 import thinwire as tw
 from thinwire.cli.output import errors, keep, line, reserve, say, show
 from thinwire.lab import bench_plan, plan_models, plan_verify
+from thinwire.lab.bench_hosts import FREE
 from thinwire.lab.launch import launch
 from thinwire.lab.net import Network
 from thinwire.planning.outlook import ACCURACY, BASE, Outlook, pays
@@ -163,7 +164,7 @@ def bench(
     rows = []
     with line() as say_so:
         for count in counts:
-            with Network(count, bench_plan.FREE) as network:
+            with Network(count, FREE) as network:
                 hear = lambda news, count=count: say_so(f"{count} hosts, {news[0]}: {news[1]}")  # noqa: E731
                 rows += launch(bench_plan.bench, count, job, timeout=3600.0, hear=hear, hosts=network)[0]
             keep(save, rows)

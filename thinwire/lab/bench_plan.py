@@ -2,8 +2,8 @@
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
 rate, the link itself, with messages of their own. From that every cell is forecast. Only then are steps taken: every
-contestant is built once, warms up on free links, and takes timed steps at every rate, each of which starts at a barrier
-and ends when the slowest rank has ended. No step that is forecast is used to forecast it, or another one.
+contestant is built once, warms up on free links, and takes timed steps at every rate. Each starts at a barrier and
+ends when the slowest rank has ended. No step that is forecast is used to forecast it, or another one.
 
     error = predicted / measured - 1
 """

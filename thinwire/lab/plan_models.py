@@ -50,7 +50,8 @@ class Wanted:
             raise ValueError(f"there is no model {self.name!r}; write --model {', '.join((*BUILT, *MODELS))}")
         if self.computing is None:
             raise ValueError(
-                f"{self.name} is given by its shapes; say how long a step computes: --model {self.name} --computing 300ms"
+                f"{self.name} is given by its shapes; say how long a step computes: "
+                f"--model {self.name} --computing 300ms"
             )
         if seconds(self.computing) <= 0:
             raise ValueError("a step takes time to compute; write --computing 300ms")

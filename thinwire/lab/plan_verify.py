@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thinwire.lab import bench_plan
+from thinwire.lab.bench_hosts import FREE
 from thinwire.lab.launch import launch
 from thinwire.lab.net import Network
 from thinwire.lab.net.tools import check as can_build
@@ -41,6 +42,6 @@ def verify(found: Outlook, wanted: Wanted, rate: str, hear: Callable[[Any], None
         batch=wanted.batch or BATCH,
         rivals=[name for name in RIVALS if name in best or name == BASE],
     )
-    with Network(found.hosts, bench_plan.FREE) as network:
+    with Network(found.hosts, FREE) as network:
         rows: list[Row] = launch(bench_plan.bench, found.hosts, job, timeout=3600.0, hear=hear, hosts=network)[0]
     return rows

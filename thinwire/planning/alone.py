@@ -32,7 +32,7 @@ Build = Callable[["nn.Module", "Makes", dist.ProcessGroup], AbstractContextManag
 
 @contextmanager
 def own_group() -> Iterator[dist.ProcessGroup]:
-    """A gloo group of this rank alone; where torch.distributed is not initialised, it is for as long as this takes."""
+    """A gloo group of this rank alone; torch.distributed is initialised for as long as this takes, if it is not."""
     if dist.is_initialized():
         yield dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
         return

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -91,7 +91,7 @@ def _loaded(driver: Processes, beside: Processes, ask: Ask, n: int, group: dist.
     """Seconds of a round of small messages while large ones are under way."""
     went: list[float] = []
     dist.barrier(group)
-    thread = threading.Thread(target=lambda: [_run(driver, ask, n) for _ in range(2)])
+    thread = threading.Thread(target=_twice, args=(driver, ask, n))
     thread.start()
     for _ in range(LOADED):  # equally many on all ranks, whatever their clocks say
         start = time.perf_counter()
@@ -99,6 +99,11 @@ def _loaded(driver: Processes, beside: Processes, ask: Ask, n: int, group: dist.
         went.append((time.perf_counter() - start) / (2 * (n - 1)))
     thread.join()
     return _largest(median(went), group)
+
+
+def _twice(driver: Processes, ask: Ask, n: int) -> None:
+    for _ in range(2):
+        _run(driver, ask, n)
 
 
 def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cost:
@@ -138,7 +143,7 @@ async def _scatter(comm: Comm, ask: Ask, n: int) -> None:
     await comm.all_to_all([each] * n, sizes=(each.numel(),) * n)
 
 
-_REQUESTS: dict[str, Callable[..., object]] = {"ring": _sum, "scatter": _scatter}
+_REQUESTS: dict[str, Callable[[Comm, Ask, int], Coroutine[Any, Any, None]]] = {"ring": _sum, "scatter": _scatter}
 
 
 def _driver(group: dist.ProcessGroup) -> Processes:

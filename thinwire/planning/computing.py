@@ -1,7 +1,7 @@
 """Computing: how long a step takes without communication, and when in it each gradient is complete.
 
-The model trains on one batch, on this machine, a few steps long. Hooks note when autograd has completed each gradient;
-all times are medians, counted from the start of the step.
+The model trains on one batch, on this machine, a few steps long. Hooks note when autograd has completed each
+gradient; all times are medians, counted from the start of the step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contestant: what a replay needs to know of a method: its buckets, their scripts, and what the training loop waits for."""
+"""Contestant: what a replay needs to know of a method: its buckets, their scripts, and when they are waited for."""
 
 from __future__ import annotations
 

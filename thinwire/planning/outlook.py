@@ -86,7 +86,7 @@ class Setting:
 @final
 @dataclass(frozen=True)
 class Outlook:
-    """Rows by method, the fastest first. `str()` is the table, `json()` the same for programs, `plot(path)` a picture."""
+    """Rows by method, the fastest first. `str()` is the table, `json()` the same for programs, `plot` a picture."""
 
     rows: tuple[Row, ...]
     recommended: str

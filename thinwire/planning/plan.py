@@ -45,16 +45,14 @@ def plan(
 ) -> Outlook:
     """Forecast the step of every method, of DDP and of its hooks, for `model` on `hosts` hosts.
 
-    Main arguments:
-        sample_batch    a tensor, or a pair of inputs and targets, for one step of one host
-        loss            `loss(outputs, targets)`, or of the outputs alone if the batch has no targets
-        link            `tw.Network("1gbit", "1ms")` or "1gbit"; measured where a process group is initialised
-        hosts           one rank on each; those of the process group unless given
+    sample_batch   a tensor, or a pair of inputs and targets, for one step of one host
+    loss           `loss(outputs, targets)`, or of the outputs alone if the batch has no targets
+    link           `tw.Network("1gbit", "1ms")` or "1gbit"; measured where a process group is initialised
+    hosts          one rank on each; those of the process group unless given
 
-    Other Arguments:
-        methods         methods or their ids
-        optimizer       makes the optimizer from the parameters; plain SGD unless given
-        say             is told what is being measured
+    methods        methods or their ids
+    optimizer      makes the optimizer from the parameters; plain SGD unless given
+    say            is told what is being measured
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
     ranks call this at the same time, and the outlook of rank 0 counts.
@@ -99,6 +97,11 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         )
     inputs, targets = batch if pair else (batch, None)
 
+    def value(out: Tensor) -> Tensor:
+        if loss is None:
+            return out.float().square().mean()
+        return loss(out, targets) if pair else loss(out)
+
     def makes(net: nn.Module) -> tuple[Step, Optimizer]:
         chosen = [p for p in net.parameters() if p.requires_grad]
         made = SGD(chosen, lr=1e-3) if optimizer is None else optimizer(chosen)
@@ -106,11 +109,7 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         def step() -> None:
             made.zero_grad()
             out = net(inputs)
-            if loss is None:
-                value = out.float().square().mean()
-            else:
-                value = loss(out, targets) if pair else loss(out)
-            torch.autograd.backward(value)
+            torch.autograd.backward(value(out))
             made.step()
 
         return step, made
@@ -141,6 +140,6 @@ def _check_device(model: nn.Module) -> None:
     devices = {p.device.type for p in model.parameters()}
     if devices - {"cpu"}:
         raise ValueError(
-            "plan measures models on the CPU so far; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure with "
-            "thinwire bench step --device cuda"
+            "plan measures models on the CPU; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure steps "
+            "with thinwire bench step --device cuda"
         )

@@ -143,7 +143,8 @@ class Recorder(Transport):
 
     def launch(self, work: Piece[T], clock: Clock | None = None) -> Task[T]:
         """A task in the channel of the lane whose turn it is."""
-        lane, parts = self._launched % len(self._last), []
+        lane = self._launched % len(self._last)
+        parts: list[Any] = []
         self._launched += 1
         made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, parts), channel=1 + lane)
         self._last[lane] = made

@@ -1,9 +1,9 @@
 """Rivals: DistributedDataParallel and two of its hooks, as contestants and as what they cost one rank alone.
 
-DDP packs gradients, the last parameters first, into a bucket that is closed once it holds 1 MiB, and then into buckets
-that are closed once they hold 25 MiB. gloo sums two of them at a time, each in a ring. The fp16 hook sums half the
-bytes. The PowerSGD hook has one bucket here (on gloo it hangs with more): a sum of P and then one of Q, of rank 4, and
-one of what is not worth compressing.
+DDP packs gradients, the last parameters first, into a bucket that is closed once it holds 1 MiB, and then into
+buckets that are closed once they hold 25 MiB. gloo sums two of them at a time, each in a ring. The fp16 hook sums
+half the bytes. The PowerSGD hook has one bucket here (on gloo it hangs with more): a sum of P and then one of Q, of
+rank 4, and one of what is not worth compressing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.planning.contestant import Contestant, Sending
-from thinwire.planning.script import Ask, Script, Work
+from thinwire.planning.script import Ask, Part, Script, Work
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -62,7 +62,7 @@ def _summed(name: str, items: Sequence[Item], overhead: float, width: int) -> Co
 
 
 def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
-    """Everything is one bucket, so that all computing comes after backward: before P, between P and Q, and after Q."""
+    """All is one bucket, so that all computing comes after backward: before P, between P and Q, and after Q."""
     ps = qs = plain = 0
     for item in items:
         m = item.shape[0] if len(item.shape) > 1 else 1
@@ -73,7 +73,8 @@ def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
         else:
             plain += 4 * item.numel
     third = Work(overhead / 3)
-    parts = (third, *([Ask("ring", plain)] if plain else []), Ask("ring", ps), third, Ask("ring", qs), third)
+    rest: tuple[Part, ...] = (Ask("ring", plain),) if plain else ()
+    parts: tuple[Part, ...] = (third, *rest, Ask("ring", ps), third, Ask("ring", qs), third)
     names = tuple(item.name for item in reversed(items))
     memory = sum(4 * item.numel for item in items) + ps + qs
     return Contestant(name, (Sending(names, (Script(parts),)),), LANES, memory=memory)

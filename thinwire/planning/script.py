@@ -1,4 +1,4 @@
-"""Script: what one piece of work of the engine does, in order: computing, requests of the network, waiting for a piece.
+"""Script: what a piece of work of the engine does, in order: computing, requests, waiting for another piece.
 
 It holds no numbers of a gradient, only sizes and seconds, so that it can be replayed for any link. Sizes are written
 down such that they say what happens on another number of ranks, too:
