@@ -14,7 +14,7 @@ import copy
 import gc
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
@@ -36,7 +36,7 @@ from thinwire.planning.rivals import RIVALS
 
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
-PARAMS = 6 << 20
+PARAMS = 12 << 20
 FEWEST, MOST = 2, 10  # timed steps of a cell
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 
@@ -92,8 +92,7 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     sockets = between.sockets(group)
     makes = steps_of(batch(job.params, job.batch), None, None)
     profile = measured(net, makes, share=(os.cpu_count() or 1) / n, sockets=sockets, say=tell)
-    slowest = tuple(over_ranks(profile.computing.steps, dist.ReduceOp.MAX))
-    computing = replace(profile.computing, steps=slowest)
+    computing = profile.computing.slowest(between.slowest(profile.computing.steps))
     rivals = [one for one in profile.rivals() if one.name in job.rivals]
     contestants = [*rivals, *(profile.contestant(tw.method(text), n) for text in job.methods)]
     settings = {}
@@ -117,7 +116,9 @@ def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
             reshape(rate)
             (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
             count = min(MOST, max(FEWEST, int(job.budget / (longest * contestant.period))))
-            found[rate] = over_ranks([sample(contestant) for _ in range(count)], dist.ReduceOp.MAX)
+            kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
+            times = [sample(contestant) for _ in range(count - len(kept))]
+            found[rate] = kept + over_ranks(times, dist.ReduceOp.MAX)
         reshape(FREE)
     return found
 

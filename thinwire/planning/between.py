@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -24,10 +24,10 @@ from thinwire.core.rates import HIGHEST
 from thinwire.planning.link import HEADERS, Cost, Link, Sockets
 from thinwire.planning.script import Ask
 
-SMALL, LARGE = 16, 1 << 20  # elements
-MOST = 256 << 20  # bytes
+SMALL, LARGE = 16, 4 << 20  # elements of a sum
+FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
-LEAST = 0.08  # seconds that a large message takes, so that what the network takes in at once does not count
+LEAST = 0.3  # seconds that a large message takes, so that what the network takes in at once does not count
 TIGHT = 0.8  # of the hosts' own speed: what is faster than that was not slowed down by the link
 
 
@@ -56,13 +56,13 @@ def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rat
     driver, beside, n = _driver(group), _driver(other), dist.get_world_size(group)
     ping = _times(driver, Ask("ring", SMALL * 4), n, PINGS, group)
     latency = max(0.0, ping.wall / (2 * (n - 1)) - known.ring.round)
-    trade, bulk = _long(driver, Ask("scatter", 4 * LARGE), n, group)
+    trade, bulk = _long(driver, Ask("scatter", FIRST), n, group)
     speed = trade.sent(n) / bulk.wall
     queue = max(0.0, _loaded(driver, beside, trade, n, group) - known.ring.round - latency)
     free = speed * known.trade.byte > TIGHT
     if rate is None:
         return Link(HIGHEST, latency) if free else Link(8 * speed / HEADERS, latency, queue)
-    ring, bulk = _long(driver, Ask("ring", 4 * LARGE), n, group)
+    ring, bulk = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, bulk.wall - ring.rounds(n) * (known.ring.round + latency))
     return Link(
         rate,
@@ -108,7 +108,9 @@ def _twice(driver: Processes, ask: Ask, n: int) -> None:
 
 def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cost:
     small, large = kind._replace(size=SMALL * kind.width), kind._replace(size=LARGE * 4)
+    _times(driver, small, n, PINGS, group)
     ping = _times(driver, small, n, PINGS, group)
+    _times(driver, large, n, 1, group)
     bulk = _times(driver, large, n, BULKS, group)
     sent, per_round = large.sent(n), ping.wall / small.rounds(n)
     byte = max(0.0, bulk.wall - large.rounds(n) * per_round) / sent
@@ -118,7 +120,6 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
 def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup) -> Taken:
     """The median of several requests, of the slowest rank."""
     walls = []
-    _run(driver, ask, n)
     dist.barrier(group)
     cpu = time.process_time()
     for _ in range(times):
@@ -148,6 +149,13 @@ _REQUESTS: dict[str, Callable[[Comm, Ask, int], Coroutine[Any, Any, None]]] = {"
 
 def _driver(group: dist.ProcessGroup) -> Processes:
     return Processes({tuple(range(dist.get_world_size(group))): group})
+
+
+def slowest(times: Sequence[float]) -> list[float]:
+    """Of every step, the time of the rank that took longest."""
+    found = torch.tensor(list(times), dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return [float(one) for one in found]
 
 
 def _largest(value: float, group: dist.ProcessGroup) -> float:

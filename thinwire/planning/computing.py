@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, final
 
@@ -49,6 +49,12 @@ class Computing:
             raise ValueError(
                 "gradients are ready within backward, and steps take time; see thinwire.planning.Computing"
             )
+
+    def slowest(self, steps: Sequence[float]) -> Computing:
+        """With the steps of the slowest rank, and everything in them as much later as these are longer."""
+        later = median(steps) / self.step
+        ready = tuple(later * at for at in self.ready)
+        return replace(self, ready=ready, backward=max(later * self.backward, *ready), steps=tuple(steps))
 
     @property
     def step(self) -> float:

@@ -74,7 +74,10 @@ def plan(
     found, sockets = _link(link, say)
     share = (os.cpu_count() or 1) / _ranks_here()
     profile = measured(model, makes, share=share, sockets=sockets, say=say)
-    return outlook_of(profile, Setting(hosts, found, profile.computing, sockets), known)
+    together = many and hosts == dist.get_world_size()
+    if together:
+        profile.computing = profile.computing.slowest(between.slowest(profile.computing.steps))
+    return outlook_of(profile, Setting(hosts, found, profile.computing, sockets, together=together), known)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
@@ -140,6 +143,6 @@ def _check_device(model: nn.Module) -> None:
     devices = {p.device.type for p in model.parameters()}
     if devices - {"cpu"}:
         raise ValueError(
-            "plan measures models on the CPU; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure steps "
-            "with thinwire bench step --device cuda"
+            "plan measures models on the CPU; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure "
+            "steps with thinwire bench step --device cuda"
         )

@@ -7,9 +7,9 @@ gradient, bucket by bucket, once by themselves and once beside a training loop, 
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, final
@@ -81,21 +81,20 @@ class Profile:
             return 1.0, 1.0
         parcel = max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
         alone = sum(script.seconds for script in self._recorded(method, parcel, ranks))
-        found: list[tuple[Script, ...]] = []
-        flat = self._flat(parcel)
-        thread = threading.Thread(target=lambda: found.append(record(method, parcel, flat, ranks, BESIDE)))
-        thread.start()
-        times = []
-        while thread.is_alive():
-            start = time.perf_counter()
-            self.step()
-            times.append(time.perf_counter() - start)
-        thread.join()
-        both = sum(script.seconds for script in found[0])
+        flat, times = self._flat(parcel), []
+        with ThreadPoolExecutor(1) as lane:
+            going = lane.submit(record, method, parcel, flat, ranks, BESIDE)
+            while not going.done():
+                start = time.perf_counter()
+                self.step()
+                times.append(time.perf_counter() - start)
+        both = sum(script.seconds for script in going.result())
         cores = self.computing.cores + _cores(self._recorded(method, parcel, ranks))
         expected = max(1.0, cores / self.computing.share)
         whole = times[:-1] or times  # the last may have had the machine to itself
-        return max(1.0, both / alone / expected), max(1.0, median(whole) / self.computing.step / expected)
+        slower = (both / alone, median(whole) / self.computing.step)
+        beside, disturbed = (max(1.0, one) / expected for one in slower)
+        return beside, disturbed
 
 
 def _cores(scripts: tuple[Script, ...]) -> float:

@@ -185,8 +185,11 @@ class _Replay:
         if piece.rounds:
             piece.rounds -= 1
             link = self.place.link
-            ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
-            piece.timer = self.place.cost(part).round + link.latency + min(link.queue, ahead)
+            piece.timer = self.place.cost(part).round + link.latency
+            own = part.sent(self.place.ranks) / part.rounds(self.place.ranks) / link.bytes_per_second
+            if own < link.queue:  # longer messages fill the queue themselves, which is part of sending them
+                ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
+                piece.timer += min(link.queue, ahead)
             return True
         piece.flows = True
         return True
