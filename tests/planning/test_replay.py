@@ -26,7 +26,7 @@ MB = 1e6
 
 
 def one_step(*scripts: Script, place: Place, computing: float = 0.0) -> float:
-    return replay([Work(computing), *(Launch((s,)) for s in scripts), Await(), Mark()], place).step
+    return replay([Work(computing, trains=True), *(Launch((s,)) for s in scripts), Await(), Mark()], place).step
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 64])

@@ -79,18 +79,21 @@ class Contestant:
         sizes = {item.name: item.numel for item in computing.items}
         acts: list[Act] = []
         at = 0.0
+
+        def trains(seconds: float) -> Work:
+            return Work(slower * max(0.0, seconds), computing.cores, trains=True)
+
         for sending in self.sendings:
             then = max([at, *(ready[name] for name in sending.names)])
             fills = self.overhead / 2 * sum(sizes[name] for name in sending.names) / computing.elements
-            acts += [Work(slower * (then - at) + fills, computing.cores), Launch(sending.scripts)]
+            acts += [trains(then - at), Work(fills, computing.cores), Launch(sending.scripts)]
             at = then
-        rest = computing.step - computing.backward
-        acts += [Work(slower * (computing.backward - at), computing.cores), Await(self.late)]
-        return [*acts, Work(slower * rest + self.overhead / 2, computing.cores), Mark()]
+        acts += [trains(computing.backward - at), Await(self.late), Work(self.overhead / 2, computing.cores)]
+        return [*acts, trains(computing.step - computing.backward), Mark()]
 
     def _after_steps(self, computing: Computing, slower: float) -> list[Act]:
         parts = 1 + max(sending.fragment for sending in self.sendings)
-        alone = Work(slower * computing.step * self.every / parts, computing.cores)
+        alone = Work(slower * computing.step * self.every / parts, computing.cores, trains=True)
         acts: list[Act] = []
         for fragment in range(parts):
             acts.append(alone)

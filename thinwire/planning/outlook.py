@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
 CLOSE = 0.03  # of the step: a method that wins by less than that is not worth its error
-HALVINGS = 24
+HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
 
@@ -207,16 +207,17 @@ def recommend(rows: Sequence[Row]) -> tuple[str, str]:
     first = min(rows, key=lambda row: row.step_ms)
     base = next((row for row in rows if row.method == BASE), first)
     if base.step_ms <= first.step_ms * (1 + CLOSE):
-        why = f"{base.binds} binds its step, and no method is more than {CLOSE:.0%} faster; nothing is lost."
+        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {CLOSE:.0%} faster; nothing is lost."
         return base.method, why
     less = base.sent_bytes / max(1, first.sent_bytes)
     why = (
-        f"{base.binds} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes it takes "
+        f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes it takes "
         f"{first.step_ms:,.1f} ms, and {_BOUND[first.binds]}"
     )
     return first.method, why
 
 
+_NAMED = {"computing": "computing", "link": "the link", "processor": "the processor", "latency": "latency"}
 _BOUND = {
     "computing": "computing binds it: no method can be much faster.",
     "link": "the link still binds it: fewer bits or a faster link would help.",

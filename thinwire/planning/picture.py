@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from thinwire.planning.outlook import Outlook
 
 KINDS = (".svg", ".png", ".pdf")
-GAP = 0.045  # between labels, as a part of the axis
+GAP = 0.045  # between names, as a part of the axis
+ROOM = 0.22  # for names, as a part of the rates that are shown
 
 
 def check_plot(path: Path) -> None:
@@ -29,45 +31,49 @@ def draw(found: Outlook, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     colours = pyplot.get_cmap("tab10" if len(found.curves) <= 10 else "tab20")
-    ends = []
+    ends: list[tuple[float, str, Any]] = [(found.computing_ms, "computing", "0.5")]
+    first = last = found.rate
     for number, (name, points) in enumerate(found.curves.items()):
         rates, times = [rate for rate, _ in points], [ms for _, ms in points]
-        dash = "--" if name.startswith("ddp") else "-"
-        axes.plot(rates, times, dash, color=colours(number), lw=1.8)
+        axes.plot(rates, times, "--" if name.startswith("ddp") else "-", color=colours(number), lw=1.8)
         ends.append((times[0], name, colours(number)))
-    axes.axhline(found.computing_ms, color="0.6", lw=1, ls=":")
+        first, last = min(first, *rates), max(last, *rates)
+    axes.set_xlim(first * (first / last) ** ROOM, last * 1.2)  # room for the names, to the left of the lines
+    axes.plot([first, last * 1.2], [found.computing_ms] * 2, ":", color="0.6", lw=1)
     axes.axvline(found.rate, color="0.3", lw=1)
+    axes.text(found.rate, 0.98, f"  {pays(found.rate)}", transform=axes.get_xaxis_transform(), va="top", color="0.3")
     axes.set(xlabel="rate of every host's link", ylabel="ms per step")
-    axes.set_title(found.title, fontsize=10, loc="left")
-    axes.text(found.rate, 0.99, f" {pays(found.rate)}", transform=axes.get_xaxis_transform(), va="top", color="0.3")
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high)
-    axes.text(high, found.computing_ms, "computing ", ha="right", va="bottom", color="0.5", fontsize=8)
+    axes.set_title(found.title, fontsize=9, loc="left")
     axes.xaxis.set_major_formatter(lambda value, _: pays(value))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    _label(axes, ends)
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    _label(axes, ends, first)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
-def _label(axes: Any, ends: list[tuple[float, str, Any]]) -> None:
+def _label(axes: Any, ends: list[tuple[float, str, Any]], first: float) -> None:
     """Names to the left of where the lines begin, moved apart where they would overlap."""
-    to_part = axes.transAxes.inverted().transform
-    places = [(to_part(axes.transData.transform((1.0, ms)))[1], name, colour) for ms, name, colour in ends]
-    at = -1.0
-    moved = []
-    for place, name, colour in sorted(places, key=lambda one: one[0]):
-        at = max(place, at + GAP)
-        moved.append([at, name, colour])
-    over = moved[-1][0] - 1.0
-    if over > 0:  # push down from the top
-        top = 1.0
-        for one in reversed(moved):
-            one[0] = min(one[0], top)
-            top = one[0] - GAP
-    for place, name, colour in moved:
-        axes.text(-0.085, place, name, transform=axes.transAxes, ha="right", va="center", color=colour, fontsize=9)
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    at, moved = -1.0, []
+    for ms, name, colour in sorted(ends, key=lambda one: one[0]):
+        at = max((math.log(ms) - low) / (high - low), at + GAP)
+        moved.append((at, name, colour))
+    top = 1.0 - GAP / 2
+    for place, name, colour in reversed(moved):  # and down again where they have been pushed out at the top
+        shown = min(place, top)
+        top = shown - GAP
+        axes.text(
+            first * 0.9,
+            shown,
+            name,
+            transform=axes.get_xaxis_transform(),
+            ha="right",
+            va="center",
+            color=colour,
+            size=9,
+        )
 
 
 def _pyplot() -> Any:

@@ -118,6 +118,7 @@ class _Replay:
         self.now, self.ends = 0.0, list[float]()
         self.waited = dict.fromkeys(BINDS, 0.0)
         self.computes = 0.0  # seconds that the training loop still computes
+        self.cores, self.trains = 0.0, False  # what it keeps busy, and whether it trains or copies
 
     def run(self) -> Replayed:
         while True:
@@ -146,8 +147,7 @@ class _Replay:
             return False
         self.acts.popleft()
         if isinstance(act, Work):
-            self.computes = act.seconds
-            self.cores = act.cores
+            self.computes, self.cores, self.trains = act.seconds, act.cores, act.trains
         elif isinstance(act, Launch):
             siblings: list[_Piece] = []
             for script in act.scripts:
@@ -249,7 +249,7 @@ class _Replay:
 
     def _note(self, passed: float, *, computing: bool, flows: bool, link: bool, works: bool) -> None:
         if computing:
-            what = "computing"
+            what = "computing" if self.trains else "processor"
         elif flows:
             what = "link" if link else "processor"
         else:

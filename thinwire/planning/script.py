@@ -33,6 +33,7 @@ class Work(NamedTuple):
 
     seconds: float
     cores: float = 1.0
+    trains: bool = False  # whether it is the training itself, and not what the exchange needs besides
 
 
 class Ask(NamedTuple):
