@@ -211,8 +211,8 @@ def recommend(rows: Sequence[Row]) -> tuple[str, str]:
         return base.method, why
     less = base.sent_bytes / max(1, first.sent_bytes)
     why = (
-        f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes it takes "
-        f"{first.step_ms:,.1f} ms, and {_BOUND[first.binds]}"
+        f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
+        f"it takes {first.step_ms:,.1f} ms, and {_BOUND[first.binds]}"
     )
     return first.method, why
 
