@@ -14,7 +14,7 @@ from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Cost, Link, Sockets
 from thinwire.planning.outlook import Setting
-from thinwire.planning.replay import Await, Launch, Mark, Place, replay
+from thinwire.planning.replay import Act, Await, Launch, Mark, Place, replay
 from thinwire.planning.rivals import RIVALS, buckets
 from thinwire.planning.script import After, Ask, Script, Work
 from thinwire.sim.foresee import foresee
@@ -60,7 +60,7 @@ def test_cores_are_shared_by_all_that_computes() -> None:
     code = Script((Work(0.1, 1.0),))
     assert one_step(code, code, place=Place(2, Link(1e9), cores=2.0)) == pytest.approx(0.1)
     assert one_step(code, code, place=Place(2, Link(1e9), cores=1.0)) == pytest.approx(0.2)
-    acts = [Launch((code,)), Work(0.1, 1.0), Await(), Mark()]
+    acts: list[Act] = [Launch((code,)), Work(0.1, 1.0), Await(), Mark()]
     slow = Place(2, Link(1e9), cores=4.0, beside=2.0, disturbed=1.5)
     assert replay(acts, slow).step == pytest.approx(0.15 + 0.1 - 0.075)  # the loop ends first, and the code speeds up
 
@@ -77,7 +77,7 @@ def test_small_messages_wait_in_the_queue_of_a_full_link() -> None:
     large, small = Script((Ask("gather", MB),)), Script((Ask("gather", 0.0),))
     idle = replay([Launch((small,)), Await(), Mark()], Place(2, Link(1e8, 1e-3, queue=0.05)))
     assert idle.step == pytest.approx(1e-3)
-    acts = [Launch((large,)), Work(0.01), Launch((small,)), Work(0.0), Mark(), Await(), Mark()]
+    acts: list[Act] = [Launch((large,)), Work(0.01), Launch((small,)), Work(0.0), Mark(), Await(), Mark()]
     full = replay(acts, Place(2, Link(1e8, 1e-3, queue=0.005, goodput=1.0)))
     assert full.ends[1] == pytest.approx(1e-3 + 0.08)  # the small one is long there
 

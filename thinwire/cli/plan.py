@@ -20,7 +20,7 @@ from thinwire.lab.launch import launch
 from thinwire.lab.net import Network
 from thinwire.planning.outlook import ACCURACY, BASE, Outlook, pays
 from thinwire.planning.picture import check_plot
-from thinwire.planning.plan import METHODS
+from thinwire.planning.planner import METHODS
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
@@ -108,8 +108,11 @@ def plan(
         _print(found)
     with line() as say_so:
         rows = plan_verify.verify(found, wanted, known or "1gbit", lambda news: say_so(f"{news[0]}: {news[1]}"))
+    if as_json:
+        sys.stdout.write(found.json(verified=rows) + "\n")
+        return
     title = f"Forecast for {found.hosts} hosts on this machine, which share its cores, and measured there."
-    show(rows, as_json=as_json, title=title, columns=VERIFIED)
+    show(rows, as_json=False, title=title, columns=VERIFIED)
 
 
 def ranks_here() -> bool:

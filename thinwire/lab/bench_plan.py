@@ -30,7 +30,7 @@ from thinwire.lab.records import Row, quantiles
 from thinwire.planning import between
 from thinwire.planning.contestant import Contestant
 from thinwire.planning.outlook import BASE, CLOSE, Setting
-from thinwire.planning.plan import steps_of
+from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
 from thinwire.planning.rivals import RIVALS
 
@@ -69,7 +69,13 @@ class Job:
 def bench(say: Say, job: Job) -> list[Row]:
     """One row per cell; this runs on every rank, and the rows of rank 0 count."""
     first = dist.get_rank() == 0
-    tell = (lambda text: say(("measuring", text))) if first else (lambda text: None)
+
+    def tell(text: str) -> None:
+        """Ranks measure the same at the same time, as they will train."""
+        dist.barrier()
+        if first:
+            say(("measuring", text))
+
     net = model(job.params)
     settings, contestants = _forecasts(job, net, tell)
     rows = []

@@ -14,7 +14,7 @@ from thinwire.lab.bench_step import model as chain
 from thinwire.lab.bench_step import width
 from thinwire.planning.link import Link, loopback
 from thinwire.planning.outlook import Outlook, Setting
-from thinwire.planning.plan import outlook_of, plan
+from thinwire.planning.planner import outlook_of, plan
 from thinwire.planning.shapes import given
 from thinwire.sim.load import Load
 from thinwire.sim.models import MODELS

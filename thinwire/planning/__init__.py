@@ -3,6 +3,6 @@
 from thinwire.planning.computing import Computing
 from thinwire.planning.link import Link
 from thinwire.planning.outlook import Outlook, Row
-from thinwire.planning.plan import plan
+from thinwire.planning.planner import plan
 
 __all__ = ["Computing", "Link", "Outlook", "Row", "plan"]

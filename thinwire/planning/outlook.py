@@ -110,12 +110,12 @@ class Outlook:
             f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."
         )
 
-    def json(self) -> str:
-        """One JSON document; a rate at which a method pays everywhere is null, with "pays" saying which it is."""
+    def json(self, **more: object) -> str:
+        """One JSON document, with what else is given; where a rate is null, "pays" says whether always or never."""
         rows = [
             {**asdict(row), "pays_below": _finite(row.pays_below), "pays": pays(row.pays_below)} for row in self.rows
         ]
-        whole = {**asdict(self), "rows": rows, "note": ACCURACY}
+        whole = {**asdict(self), "rows": rows, "note": ACCURACY, **more}
         return json.dumps(whole, indent=1)
 
     def plot(self, path: str | Path) -> None:

@@ -70,6 +70,8 @@ def plan(
             'no process group is initialised whose link could be measured; write link=tw.Network("1gbit", "1ms")'
         )
     _check_device(model)
+    if many:
+        say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
     found, sockets = _link(link, say)
     share = (os.cpu_count() or 1) / _ranks_here()
@@ -132,6 +134,16 @@ def _link(link: Network | str | None, say: Say) -> tuple[Link, Sockets]:
         raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
     say("sockets")
     return Link(8 * network.bytes_per_second(0), network.delay), loopback()
+
+
+def _together(say: Say) -> Say:
+    """Ranks that share a machine measure the same at the same time, as they will train."""
+
+    def said(text: str) -> None:
+        dist.barrier()
+        say(text)
+
+    return said
 
 
 def _ranks_here() -> int:
