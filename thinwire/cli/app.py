@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, language, methods, plan, race, report, reproduce, topology, train
+from thinwire.cli import (
+    bench,
+    bench_simulate,
+    demo,
+    language,
+    methods,
+    plan,
+    race,
+    report,
+    reproduce,
+    simulate,
+    topology,
+    train,
+)
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -28,6 +41,11 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 bench.app.command("language")(language.bench_language)
 bench.app.command("plan")(plan.bench)
+app.command("simulate")(simulate.simulate)
+app.command("reproduce")(reproduce.reproduce)
+app.command("report")(report.report)
+bench.app.command("language")(language.bench_language)
+bench.app.command("simulate")(bench_simulate.bench_simulate)
 app.add_typer(bench.app, name="bench")
 
 

@@ -8,6 +8,7 @@ machine: the same seed gives the same run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
 
@@ -16,8 +17,8 @@ from thinwire.comm.network import Interfaces, Network
 from thinwire.comm.stragglers import Stragglers
 from thinwire.comm.switch import WAITS, Switch
 from thinwire.comm.tasks import Event, Task
-from thinwire.core.comm import Comm, ComputeRequest, NowRequest, SleepRequest, Traffic
-from thinwire.core.errors import DeadlockError
+from thinwire.core.comm import Comm, ComputeRequest, NowRequest, Request, SleepRequest, Traffic
+from thinwire.core.errors import DeadlockError, PeerError
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class VirtualClock:
         self._failed: list[Task[Any]] = []
         self._returned: set[int] = set()  # ranks of which a task has ended
         self._turns = [0] * size
+        self.dead: dict[int, float] = {}  # ranks that have failed, and when
         self._handlers: dict[type, Callable[[Task[Any], Any], Any]] = {
             **self._switch.handlers,
             NowRequest: lambda task, request: self._agenda.now,
@@ -94,6 +96,25 @@ class VirtualClock:
         self._agenda.wake(task)
         return task
 
+    def fail(self, rank: int, time: float, *, drops: bool = False) -> None:
+        """Let a rank die at a time: its coroutines are closed, and it answers nobody.
+
+        With `drops`, swaps that wait for it go on without it. Whoever waits for it in anything else waits for ever,
+        and `run` raises PeerError when nothing is left to do.
+        """
+        self._check(rank)
+        if not 0 <= time < math.inf:
+            raise ValueError(f"fail(rank={rank}, time={time}): write a number of seconds that is not negative")
+        self._agenda.at(time, self._die, rank, drops)
+
+    def _die(self, rank: int, drops: bool) -> None:
+        self.dead[rank] = self.now
+        for task in [task for task in self._alive if task.rank == rank]:
+            del self._alive[task]
+            task.coroutine.close()
+        if drops:
+            self._switch.forget(rank)
+
     def event(self) -> Event[Any]:
         """A signal between coroutines, given once."""
         return Event(self._agenda.wake)
@@ -124,11 +145,17 @@ class VirtualClock:
             return
         waiting = sorted(self._alive, key=lambda task: task.rank)
         lines = [task.state() for task in waiting]
+        if self.dead:
+            who = " and ".join(f"rank {rank} died at {time:.9g} s" for rank, time in sorted(self.dead.items()))
+            stuck = {task.rank: task.state() for task in reversed(waiting) if isinstance(task.waits_in, Request)}
+            raise PeerError(f"{who}; " + "; ".join(sorted(stuck.values())[:3]), tuple(sorted(self.dead)))
         lines += [f"rank {rank} has returned" for rank in sorted(self._returned - {task.rank for task in waiting})]
         raise DeadlockError(f"deadlock at {self.now:.9g} s: " + "; ".join(lines))
 
     def _advance(self, task: Task[Any], answer: Any) -> None:
         """Let a task run until it waits or ends."""
+        if task not in self._alive:  # its rank has died
+            return
         send = task.coroutine.send
         while answer is not WAITS:
             try:

@@ -186,7 +186,7 @@ class Exchange(Config, ABC):
         """What a call does on each of `n` ranks, by sizes alone; `size` says how large payloads are."""
         raise ValueError(
             f"what {self.name} sends depends on numbers, and shapes alone do not say it; simulate it with numbers: "
-            'write tw.simulate(method, "digits", workers=16)'
+            'write tw.simulate(method, "digits", workers=16), or thinwire simulate METHOD --task digits'
         )
 
     def groups(self, size: int) -> list[tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 
 from thinwire.core.clock import Span, Stamp
 from thinwire.core.method import Method
+from thinwire.core.trace import write_trace
 from thinwire.engine import checkpoint
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
@@ -199,6 +201,10 @@ class Wire:
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
         return sorted(self._runner.telemetry.events, key=lambda span: span.start)
+
+    def trace(self, path: str | Path) -> None:
+        """Write `events` as a trace file of this rank, which Perfetto opens beside those of `tw.sim.foresee`."""
+        write_trace(path, {self._runner.comm.rank: self.events()})
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""

@@ -7,11 +7,16 @@ takes the times of a `Load`, encoding and decoding those of `Costs`, messages th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from thinwire.comm.clock import VirtualClock
-from thinwire.comm.network import Network
+from thinwire.comm.network import Interfaces, Network
+from thinwire.core.clock import Span
+from thinwire.core.errors import PeerError
+from thinwire.core.trace import write_trace
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
 from thinwire.engine.plan import plan_of
@@ -19,6 +24,7 @@ from thinwire.sim.costs import Costs
 from thinwire.sim.load import Load
 from thinwire.sim.player import Mark, Player, Stage
 from thinwire.sim.script import script
+from thinwire.sim.together import Together, fits
 from thinwire.sim.turns import turns
 
 if TYPE_CHECKING:
@@ -35,17 +41,18 @@ class Forecast:
     """What `foresee` returns."""
 
     workers: int
-    ends: tuple[tuple[float, ...], ...]  # by step, then by worker: when the worker had ended the step
+    ends: tuple[tuple[float, ...], ...]  # by step, then by worker: when it had ended the step; NaN if it had died
     bytes_sent: int  # by all workers in all steps
     messages: int
     coded: float  # seconds of encoding and decoding, by all workers in all steps
     bits: dict[str, float]  # per element, by encoder, where a size is an estimate
     marks: tuple[Mark, ...] = ()
+    stopped: str = ""  # what PeerError says, where a failure ended training
 
     @property
     def seconds(self) -> float:
         """Until the last worker had ended its last step."""
-        return max(self.ends[-1])
+        return max((end for end in self.ends[-1] if not math.isnan(end)), default=0.0) if self.ends else 0.0
 
     @property
     def steps(self) -> list[float]:
@@ -53,19 +60,30 @@ class Forecast:
         before = (0.0,) * self.workers
         out = []
         for ends in self.ends:
-            out += [end - start for start, end in zip(before, ends, strict=True)]
+            out += [end - start for start, end in zip(before, ends, strict=True) if not math.isnan(end)]
             before = ends
         return out
+
+    def trace(self, path: Path | str) -> None:
+        """Write what was done when as a trace file, which Perfetto opens; `foresee(marks=True)` keeps it."""
+        if not self.marks:
+            raise ValueError("this forecast has kept no marks; write foresee(..., marks=True).trace(path)")
+        spans: dict[int, list[Span]] = {}
+        for mark in self.marks:
+            spans.setdefault(mark.rank, []).append(Span(mark.what, mark.start, mark.stop, mark.bucket, mark.chunk))
+        write_trace(path, spans)
 
     def quantile(self, q: float) -> float:
         """Of the seconds of a step, over steps and workers."""
         ordered = sorted(self.steps)
+        if not ordered:
+            return math.nan
         return ordered[min(len(ordered) - 1, math.floor(q * len(ordered)))]
 
     @property
     def step(self) -> float:
         """The mean seconds of a step: local steps, and those in which workers meet."""
-        return self.seconds / len(self.ends)
+        return self.seconds / len(self.ends) if self.ends else math.nan
 
 
 def foresee(
@@ -79,13 +97,21 @@ def foresee(
     plan: Plan | None = None,
     min_size: int | None = None,
     stragglers: Stragglers | None = None,
+    failures: Mapping[int, float] | None = None,
+    drop_dead: bool = False,
     seed: int = 0,
     marks: bool = False,
+    by_message: bool = False,
 ) -> Forecast:
     """Steps of `method` on `workers` workers, each with the same load: a `Load`, or the name of a model.
 
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
-    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
+    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when. Rounds in
+    which all ranks meet are computed for all of them at once; `by_message` runs every request on the clock instead,
+    which gives the same times.
+
+    `failures` says which ranks die, and after how many seconds. As under `attach`, that ends training, unless it is
+    gossip and `drop_dead` is set: then neighbours go on without them.
 
     >>> import thinwire as tw
     >>> load = Load.of("resnet50", seconds=0.3)
@@ -97,13 +123,24 @@ def foresee(
     check_method_type(method, "tw.sim.foresee({}, load)")
     if steps < 1:
         raise ValueError(f"foresee(steps={steps}) foresees nothing; write steps={STEPS}")
-    check_method(method, workers, drop_dead=False)
+    if workers < 1:
+        raise ValueError(f"foresee(workers={workers}): write 1 or more")
+    check_method(method, workers, drop_dead=drop_dead)
     load = Load.of(load) if isinstance(load, str) else load
     costs = Costs() if costs is None else costs
     plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
+    network = Network() if network is None else network
+    Interfaces(network, workers)  # refuses hosts and racks that do not fit
+    played = script(method, plan, load, workers, costs)
+    bits = costs.estimated(method.exchange.channels)
+    if fits(method, played, network) and not (marks or by_message or failures):
+        all_ = Together(method, played, load, workers, network, costs)
+        ends = all_.run(steps, stragglers, seed)
+        wires = all_.crowd.wires
+        return Forecast(workers, tuple(ends), wires.bytes, wires.messages, all_.crowd.coded, bits)
     clock = VirtualClock(workers, network, stragglers, seed, numbers=False)
     found: list[Mark] | None = [] if marks else None
-    stage = Stage(clock, script(method, plan, load, workers, costs), load, costs, found)
+    stage = Stage(clock, played, load, costs, found, drop_dead)
     players = [Player(stage, rank) for rank in range(workers)]
 
     async def life(player: Player) -> None:
@@ -116,17 +153,32 @@ def foresee(
 
     for player in players:
         clock.spawn(player.rank, life(player))
-    clock.run()
+    for rank, time in (failures or {}).items():
+        clock.fail(rank, time, drops=drop_dead)
+    stopped = ""
+    try:
+        clock.run()
+    except PeerError as error:
+        stopped = str(error)
     sent = clock.traffic
     return Forecast(
         workers,
-        tuple(zip(*(player.ends for player in players), strict=True)),
+        _rows(players, clock.dead),
         sum(one.bytes for one in sent),
         sum(one.messages for one in sent),
         sum(player.coded for player in players),
-        costs.estimated(method.exchange.channels),
+        bits,
         tuple(found or ()),
+        stopped,
     )
+
+
+def _rows(players: Sequence[Player], dead: Mapping[int, float]) -> tuple[tuple[float, ...], ...]:
+    """The ends of the steps that all living workers have ended."""
+    alive = [len(player.ends) for player in players if player.rank not in dead]
+    done = min(alive, default=0)
+    rows = [player.ends[:done] + [math.nan] * (done - len(player.ends)) for player in players]
+    return tuple(zip(*rows, strict=True))
 
 
 WITHOUT = ("link", "latency", "processor", "computing")

@@ -45,6 +45,7 @@ class Stage:
     load: Load
     costs: Costs
     marks: list[Mark] | None = None
+    drops: bool = False  # whether neighbours go on without those that have died
     blanks: dict[int, list[Blank]] = field(default_factory=dict)  # what a scatter sends, by the id of its phase
 
 
@@ -68,9 +69,13 @@ class Player:
         for at in places:
             piece = self.script.pieces[at]
             agreed = None if piece.agreed is None else made.get(piece.agreed)
-            made[at] = self._start(at, piece, self._last.get(at), agreed)
+            made[at] = self._start(piece, self._last.get(at), agreed)
         self._last.update(made)
         return list(made.values())
+
+    async def alone(self, piece: Piece) -> None:
+        """Launch a piece that is no part of a bucket's round, and wait for it."""
+        await self._start(piece, None, None)
 
     async def compute(self, seconds: float, step: int, what: str = "compute") -> None:
         """Let the time of a computation pass."""
@@ -83,7 +88,7 @@ class Player:
         if self.stage.marks is not None and self.clock.now > start:
             self.stage.marks.append(Mark(self.rank, what, start, self.clock.now, bucket, chunk, step))
 
-    def _start(self, at: int, piece: Piece, earlier: Task[None] | None, agreed: Task[None] | None) -> Task[None]:
+    def _start(self, piece: Piece, earlier: Task[None] | None, agreed: Task[None] | None) -> Task[None]:
         round_ = self.round
 
         async def work(comm: Comm) -> None:
@@ -114,6 +119,8 @@ class Player:
                 await comm.all_to_all(cast("Any", blanks))
             case Swap(nbytes, around):
                 peers, sources = around(self.rank, round_)
+                if gone := self.clock.dead if self.stage.drops else {}:
+                    peers, sources = (tuple(j for j in some if j not in gone) for some in (peers, sources))
                 await comm.swap(_blank(of_rank(nbytes, self.rank)), peers, sources=sources)
 
     async def _pass(self, comm: Comm, seconds: float) -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from thinwire.core.outline import Phase, Reduce
+from thinwire.engine.consensus import SAMPLED
 from thinwire.engine.plan import chunks
 from thinwire.engine.runner import Facts
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from thinwire.sim.costs import Costs
     from thinwire.sim.load import Load
 
+AVERAGE = Reduce(4)  # the mean loss, which a period may follow
 AGREEMENT = 17  # bytes: whether all is finite, and the learning rate twice; one more for each tensor
 
 
@@ -44,6 +46,7 @@ class Script:
     launches: tuple[float, ...]  # by bucket, in seconds after the start of a step, where gradients are exchanged
     first_gradient: float
     fragments: tuple[int, ...]  # by bucket
+    measure: Piece  # of the distance between models, where neighbours gossip
     lanes: int
     elements: int
 
@@ -67,6 +70,7 @@ def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs) -> Scri
         tuple(launches),
         min(ready.values()),
         tuple(parcel.fragment for parcel in plan.parcels),
+        Piece(-1, -1, (Reduce(4 * sum(min(SAMPLED, parcel.layout.numel) for parcel in plan.parcels)), Reduce(8))),
         method.lanes,
         load.numel,
     )

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
+from thinwire.engine.stats import SAMPLE_EVERY
+from thinwire.sim.script import AVERAGE, Piece
 from thinwire.sync.outer import Seen
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def turns(method: Method, player: Player) -> Turns:
     if sync.of.outer_loop:
         return Ways(player, method)
     if sync.of.models:
-        return Models(player, sync.every, early=exchange.before_step)
+        return Models(player, method)
     return Gradients(player, sync.staleness or 0)
 
 
@@ -78,8 +80,9 @@ class Gradients:
 class Models:
     """Models after their local steps."""
 
-    def __init__(self, player: Player, every: int, *, early: bool) -> None:
-        self._player, self._every, self._early = player, every, early
+    def __init__(self, player: Player, method: Method) -> None:
+        self._player, self._every, self._early = player, method.sync.every, method.exchange.before_step
+        self._gossips = method.exchange.scope == "neighbours"
 
     async def step(self, number: int, factor: float) -> None:
         """Compute and step; exchange what came of it if it is time to, or wait for what was launched before."""
@@ -93,9 +96,31 @@ class Models:
         if due:
             await _all(player, made or player.launch(range(len(player.script.pieces))), number)
             player.round += 1
+            if self._gossips and player.round % SAMPLE_EVERY == 0:
+                await player.alone(player.script.measure)
 
     async def end(self) -> None:
         """Nothing is under way."""
+
+
+@final
+class Calendar:
+    """Which fragments are launched after which step, the same for all ranks; a loss is taken not to change."""
+
+    def __init__(self, of: Delta, every: int) -> None:
+        self._period, self._every, self._launched = of.period, every, 0
+        first = of.period.first(every)
+        self._steps = [first * (number + 1) // of.fragments for number in range(of.fragments)]
+
+    def due(self, now: int) -> list[int]:
+        """After `now` steps."""
+        due = [fragment for fragment, step in enumerate(self._steps) if step <= now]
+        if due:
+            ahead = self._period.steps(Seen(self._every, self._launched, now, 1.0, 1.0, 1.0, 1.0))
+            self._launched += len(due)
+            for fragment in due:
+                self._steps[fragment] = now + ahead
+        return due
 
 
 @final
@@ -103,12 +128,10 @@ class Ways:
     """Ways of local steps, for an outer optimizer; fragments of the model take turns."""
 
     def __init__(self, player: Player, method: Method) -> None:
-        self._player, self._every = player, method.sync.every
+        self._player = player
         self._of = of = cast("Delta", method.sync.of)
-        first = of.period.first(self._every)
-        self._due = [first * (number + 1) // of.fragments for number in range(of.fragments)]
+        self._calendar = Calendar(of, method.sync.every)
         self._used: dict[int, tuple[int, Open]] = {}  # by fragment: the step in which it is used, and its pieces
-        self._launched = 0
 
     async def step(self, number: int, factor: float) -> None:
         """Compute and step; then use what is due, and launch what is due."""
@@ -116,15 +139,14 @@ class Ways:
         await player.compute(factor * player.stage.load.computed, number)
         await player.compute(factor * player.stage.load.update, number, "update")
         now = number + 1
-        due = [fragment for fragment, step in enumerate(self._due) if step <= now]
+        due = self._calendar.due(now)
         for fragment, (step, _) in sorted(self._used.items()):
             if step <= now or fragment in due:
                 await self._use(fragment, number)
         if due:
-            seen = Seen(self._every, self._launched, now, 1.0, 1.0, 1.0, 1.0)
-            ahead = of.period.steps(seen)
+            if of.period.hears_loss:
+                await player.alone(Piece(-1, -1, (AVERAGE,)))
             for fragment in due:
-                self._due[fragment] = now + ahead
                 self._launch(fragment, now)
         if not of.delay:
             for fragment in due:
@@ -143,7 +165,6 @@ class Ways:
     def _launch(self, fragment: int, now: int) -> None:
         player = self._player
         self._used[fragment] = now + self._of.delay, player.launch(player.script.of(fragment))
-        self._launched += 1
         player.round += 1
 
     async def _use(self, fragment: int, number: int) -> None:
