@@ -28,6 +28,7 @@ SMALL, LARGE = 16, 4 << 20  # elements of a sum
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
 LEAST = 0.3  # seconds that a large message takes, so that what the network takes in at once does not count
+WORST = 0.75  # of a rate that is known: what is below was slowed down by something else than the link
 TIGHT = 0.8  # of the hosts' own speed: what is faster than that was not slowed down by the link
 
 
@@ -75,7 +76,7 @@ def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rat
 
 def _part(speed: float, rate: float) -> float:
     """Of a rate in bits per second; what the network takes in at once may make it more than there is."""
-    return min(HEADERS, max(0.5, 8 * speed / rate))
+    return min(HEADERS, max(WORST, 8 * speed / rate))
 
 
 def _long(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> tuple[Ask, Taken]:
@@ -83,7 +84,7 @@ def _long(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> tupl
     while True:
         once = _times(driver, ask, n, 1, group)
         if once.wall >= LEAST or ask.size >= MOST:
-            return ask, _times(driver, ask, n, 2, group)
+            return ask, _times(driver, ask, n, 3, group, best=True)
         ask = ask._replace(size=4 * ask.size)
 
 
@@ -117,8 +118,8 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
     return Cost(per_round, byte, bulk.cpu / sent)
 
 
-def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup) -> Taken:
-    """The median of several requests, of the slowest rank."""
+def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup, *, best: bool = False) -> Taken:
+    """The median of several requests, or the best of them, of the slowest rank."""
     walls = []
     dist.barrier(group)
     cpu = time.process_time()
@@ -127,7 +128,7 @@ def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessG
         _run(driver, ask, n)
         walls.append(time.perf_counter() - start)
     cpu = (time.process_time() - cpu) / times
-    return Taken(_largest(median(walls), group), _largest(cpu, group))
+    return Taken(_largest(min(walls) if best else median(walls), group), _largest(cpu, group))
 
 
 def _run(driver: Processes, ask: Ask, n: int) -> None:
