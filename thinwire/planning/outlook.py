@@ -105,8 +105,9 @@ class Outlook:
     @property
     def title(self) -> str:
         """What it is about."""
+        link = pays(self.rate) if self.rate < HIGHEST else "a link that is faster than they are"
         return (
-            f"{self.hosts} hosts, {self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms one way; "
+            f"{self.hosts} hosts, {link}, {1e3 * self.latency:.3g} ms one way; "
             f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."
         )
 
