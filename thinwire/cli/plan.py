@@ -175,6 +175,7 @@ def bench(
     title = (
         f"{told['cells']} cells: median error {told['median_error']:.1%}, worst {told['worst_error']:.1%}; "
         f"{told['recommended_near']} of {told['recommended']} recommendations within {bench_plan.NEAR:.0%} of the "
-        f"fastest, the worst {told['recommended_loses']:.1%} slower."
+        f"fastest, the worst {told['recommended_loses']:.1%} slower. Computing took {told['computing_from']:.2f} to "
+        f"{told['computing_to']:.2f} times as long beside the cells as when it was measured."
     )
     show(rows, as_json=as_json, title=title, columns=CELLS)

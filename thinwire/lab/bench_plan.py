@@ -6,6 +6,9 @@ contestant is built once, warms up on free links, and takes timed steps at every
 ends when the slowest rank has ended. No step that is forecast is used to forecast it, or another one.
 
     error = predicted / measured - 1
+
+computing_ms is a step without communication when everything was measured, and computing_now_ms just before the cells
+of a row: where they differ, something else has begun or ended on the machine, and the error is its as well.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import copy
 import gc
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -78,13 +82,15 @@ def bench(say: Say, job: Job) -> list[Row]:
 
     net = model(job.params)
     settings, contestants = _forecasts(job, net, tell)
+    alone, _ = steps_of(batch(job.params, job.batch), None, None)(copy.deepcopy(net))
     rows = []
     for one in contestants:
         if first:
             say(("steps", one.name))
+        now = median(between.slowest([_timed(alone) for _ in range(MOST)][1:]))
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
         for rate, times in _steps(build, net, job).items():
-            rows.append(_row(one, settings[rate], rate, times, job))
+            rows.append(_row(one, settings[rate], rate, times, job) | {"computing_now_ms": 1e3 * now})
         gc.collect()  # DDP is part of a cycle, and as large as the model
     return rows
 
@@ -129,6 +135,12 @@ def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
     return found
 
 
+def _timed(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
 def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], job: Job) -> Row:
     low, middle, high = quantiles(times)
     replays = [setting.seconds(one, slower) for slower in setting.slowness()]
@@ -165,6 +177,7 @@ def summary(rows: Sequence[Row]) -> Row:
     """The errors of all cells, and how good the recommendations are: the worst of all (hosts, rate)."""
     errors = sorted(abs(row["error"]) for row in rows)
     lost = [chosen["step_ms"] / best["step_ms"] - 1 for chosen, best in choices(rows)]
+    moved = [row["computing_now_ms"] / row["computing_ms"] for row in rows]
     return {
         "cells": len(rows),
         "median_error": median(errors),
@@ -172,6 +185,8 @@ def summary(rows: Sequence[Row]) -> Row:
         "recommended": len(lost),
         "recommended_near": sum(one <= NEAR for one in lost),
         "recommended_loses": max(lost),
+        "computing_from": min(moved),
+        "computing_to": max(moved),
     }
 
 

@@ -55,7 +55,7 @@ def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rat
     `other` is a second group of the same ranks, for what travels at the same time.
     """
     driver, beside, n = _driver(group), _driver(other), dist.get_world_size(group)
-    ping = _times(driver, Ask("ring", SMALL * 4), n, PINGS, group)
+    ping = _times(driver, Ask("ring", SMALL * 4), n, PINGS, group, best=True)
     latency = max(0.0, ping.wall / (2 * (n - 1)) - known.ring.round)
     trade, bulk = _long(driver, Ask("scatter", FIRST), n, group)
     speed = trade.sent(n) / bulk.wall
@@ -63,19 +63,24 @@ def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rat
     free = speed * known.trade.byte > TIGHT
     if rate is None:
         return Link(HIGHEST, latency) if free else Link(8 * speed / HEADERS, latency, queue)
-    ring, bulk = _long(driver, Ask("ring", FIRST), n, group)
-    around = ring.sent(n) / max(1e-9, bulk.wall - ring.rounds(n) * (known.ring.round + latency))
+    ring, whole = _long(driver, Ask("ring", FIRST), n, group)
+    around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
     return Link(
         rate,
         latency,
         0.0 if free else queue,
-        HEADERS if free else _part(speed, rate),
-        HEADERS if around * known.ring.byte > TIGHT else _part(around, rate),
+        HEADERS if free else _part(speed, rate, bulk.wall),
+        HEADERS if around * known.ring.byte > TIGHT else _part(around, rate, whole.wall),
     )
 
 
-def _part(speed: float, rate: float) -> float:
-    """Of a rate in bits per second; what the network takes in at once may make it more than there is."""
+def _part(speed: float, rate: float, taken: float) -> float:
+    """Of a rate in bits per second; what the network takes in at once may make it more than there is.
+
+    Where even the largest message takes too short to tell, it is what headers leave.
+    """
+    if taken < LEAST / 3:
+        return HEADERS
     return min(HEADERS, max(WORST, 8 * speed / rate))
 
 

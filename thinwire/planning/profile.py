@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from thinwire.planning.script import Script
 
 ROUNDS, BESIDE = 3, 2  # of each bucket that are timed, alone and beside a training loop
+MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
 
 
 @final
@@ -93,7 +94,7 @@ class Profile:
         expected = max(1.0, cores / self.computing.share)
         whole = times[:-1] or times  # the last may have had the machine to itself
         slower = (both / alone, median(whole) / self.computing.step)
-        beside, disturbed = (max(1.0, one) / expected for one in slower)
+        beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
 
 
