@@ -137,7 +137,10 @@ def test_bad_arguments_of_the_benchmark(arguments: list[str], capsys: pytest.Cap
 def test_the_summary_of_cells() -> None:
     cells = [("ddp", 100.0, 110.0), ("int8", 50.0, 40.0), ("topk", 49.0, 52.0)]
     rows = [
-        {"method": m, "hosts": 2, "rate": "1gbit", "predicted_ms": p, "step_ms": s, "error": p / s - 1}
+        {
+            **{"method": m, "hosts": 2, "rate": "1gbit", "predicted_ms": p, "step_ms": s, "error": p / s - 1},
+            **{"computing_ms": 10.0, "computing_now_ms": 0.1 * s},
+        }
         for m, p, s in cells
     ]
     told = summary(rows)
@@ -146,3 +149,4 @@ def test_the_summary_of_cells() -> None:
     assert [(chosen["method"], best["method"]) for chosen, best in choices(rows)] == [("topk", "int8")]
     assert told["recommended_loses"] == pytest.approx(0.3)
     assert told["recommended_near"] == 0
+    assert (told["computing_from"], told["computing_to"]) == pytest.approx((0.4, 1.1))
