@@ -3,8 +3,9 @@
 `attach`, `ddp_hook` and `fsdp` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one
 from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
-`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
-has the optimizers that some methods need. `integrations` has adapters to other packages, imported when used.
+`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes; `plan`
+says what a method would make of a step. `optim` has the optimizers that some methods need. `integrations` has
+adapters to other packages, imported when used.
 """
 
 from importlib import import_module as _import_module
@@ -22,6 +23,7 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook, fsdp
+from thinwire.planning import plan
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -52,6 +54,7 @@ __all__ = [
     "method",
     "methods",
     "optim",
+    "plan",
     "run",
     "server",
     "sim",
