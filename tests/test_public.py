@@ -1,4 +1,4 @@
-"""Public names: thirty at most, and the pages use no others."""
+"""Public names: 32 at most, and the pages use no others."""
 
 from __future__ import annotations
 

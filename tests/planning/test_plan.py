@@ -138,8 +138,14 @@ def test_the_summary_of_cells() -> None:
     cells = [("ddp", 100.0, 110.0), ("int8", 50.0, 40.0), ("topk", 49.0, 52.0)]
     rows = [
         {
-            "method": m, "hosts": 2, "rate": "1gbit", "predicted_ms": p, "step_ms": s, "error": p / s - 1,
-            "computing_ms": 10.0, "computing_now_ms": 0.1 * s,
+            "method": m,
+            "hosts": 2,
+            "rate": "1gbit",
+            "predicted_ms": p,
+            "step_ms": s,
+            "error": p / s - 1,
+            "computing_ms": 10.0,
+            "computing_now_ms": 0.1 * s,
         }
         for m, p, s in cells
     ]

@@ -102,10 +102,14 @@ class VirtualClock:
         With `drops`, swaps that wait for it go on without it. Whoever waits for it in anything else waits for ever,
         and `run` raises PeerError when nothing is left to do.
         """
+        self.check_failure(rank, time)
+        self._agenda.at(time, self._die, rank, drops)
+
+    def check_failure(self, rank: int, time: float) -> None:
+        """Refuse a rank that there is not, and a time that never comes."""
         self._check(rank)
         if not 0 <= time < math.inf:
-            raise ValueError(f"fail(rank={rank}, time={time}): write a number of seconds that is not negative")
-        self._agenda.at(time, self._die, rank, drops)
+            raise ValueError(f"rank {rank} cannot die at {time} s; write a number of seconds that is not negative")
 
     def _die(self, rank: int, drops: bool) -> None:
         self.dead[rank] = self.now

@@ -1,4 +1,4 @@
-"""Crowd: a round of all workers at once, where all that they exchange are collectives. Exact, and fast.
+"""Crowd: a round of all workers at once, where all that they exchange are collectives. Exact but for ties, and fast.
 
 The clock makes an event of every request of every rank. Here the same events are applied to arrays over ranks, in the
 same order on each rank:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Plan
 
 STEPS = 10
+BY_MESSAGE = 32  # workers up to which every request is an event of the clock
 
 
 @final
@@ -101,14 +102,15 @@ def foresee(
     drop_dead: bool = False,
     seed: int = 0,
     marks: bool = False,
-    by_message: bool = False,
+    by_message: bool | None = None,
 ) -> Forecast:
     """Steps of `method` on `workers` workers, each with the same load: a `Load`, or the name of a model.
 
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
-    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when. Rounds in
-    which all ranks meet are computed for all of them at once; `by_message` runs every request on the clock instead,
-    which gives the same times.
+    warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
+
+    Above 32 workers, rounds in which all ranks meet are computed for all of them at once. `by_message=True` runs
+    every request on the clock instead, which gives the same times but for ties; `by_message=False` avoids that.
 
     `failures` says which ranks die, and after how many seconds. As under `attach`, that ends training, unless it is
     gossip and `drop_dead` is set: then neighbours go on without them.
@@ -133,6 +135,7 @@ def foresee(
     Interfaces(network, workers)  # refuses hosts and racks that do not fit
     played = script(method, plan, load, workers, costs)
     bits = costs.estimated(method.exchange.channels)
+    by_message = workers <= BY_MESSAGE if by_message is None else by_message
     if fits(method, played, network) and not (marks or by_message or failures):
         all_ = Together(method, played, load, workers, network, costs)
         ends = all_.run(steps, stragglers, seed)
@@ -151,6 +154,8 @@ def foresee(
             player.ends.append(clock.now)
         await own.end()
 
+    for rank, time in (failures or {}).items():
+        clock.check_failure(rank, time)
     for player in players:
         clock.spawn(player.rank, life(player))
     for rank, time in (failures or {}).items():

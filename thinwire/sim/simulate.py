@@ -116,6 +116,8 @@ def simulate(
                 watch(moments[-1])
         await worker.driver.ends()
 
+    for rank, time in (failures or {}).items():
+        clock.check_failure(rank, time)
     with torch.no_grad():  # tasks take turns, so that what one of them turns on must not stay on
         for worker in everybody:
             clock.spawn(worker.rank, life(worker))
