@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from thinwire.core.clock import Span, Stamp
+from thinwire.core.clock import Span
 from thinwire.core.method import Method
 from thinwire.core.trace import write_trace
 from thinwire.engine import checkpoint, inside_state
@@ -27,14 +27,17 @@ from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
-    attached,
     check_free,
     check_initialised,
     check_method_type,
     check_model,
     check_optimizer,
+    check_unclaimed,
+    claim,
     refuse_ddp,
+    refuse_wrapped_later,
     tuple_of,
+    unclaim,
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
@@ -44,6 +47,7 @@ from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
+from thinwire.engine.telemetry import stamp
 from thinwire.engine.transport import ProcessTransport
 
 
@@ -85,21 +89,13 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, by_hooks)
+    members = trained(model, optimizer)
+    wire = Wire(model, optimizer, members, method, group, settings, by_hooks)
     wire._hold(refuse_ddp(model))
+    wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
 
 
-def _stamp(begins: bool) -> Stamp:
-    """The end of what is queued on the current stream, held back where work begins that is to be timed."""
-    if begins:  # otherwise the GPU would run each kernel as it is queued, and the time between them would count
-        torch.cuda._sleep(HELD)
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
@@ -132,6 +128,7 @@ class Wire:
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_driver, self._block, self._share = make_driver, block, share or Whole()
         self._trained, self._buffers = members, floating(model)
+        check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
@@ -148,8 +145,7 @@ class Wire:
             self._close(failed=True, why=f"it failed in attach: {error}")
             raise
         self._transport.watch.beating = False
-        if optimizer is not None:
-            attached.add(optimizer)
+        claim(members, optimizer)
 
     # What a training loop uses.
 
@@ -199,7 +195,7 @@ class Wire:
         Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It makes steps
         slower: the GPU holds the work back for some milliseconds, until the host has queued all of it.
         """
-        self._runner.telemetry.stamp = _stamp if on else None
+        self._runner.telemetry.stamp = stamp if on else None
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
@@ -356,8 +352,7 @@ class Wire:
         self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
-        if self._optimizer is not None:
-            attached.discard(self._optimizer)
+        unclaim(self._trained, self._optimizer)
         for hook in self._hooks:
             hook.remove()
         failed = error is not None
