@@ -24,7 +24,7 @@ from thinwire.lab import (
 )
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
-from thinwire.lab.reproduce import REPRODUCTIONS
+from thinwire.lab.reproduce import REPRODUCTIONS, model_error
 from thinwire.lab.stragglers import pages as stragglers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -345,6 +345,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
     "reduce-scatter": lambda data: scatter_table.page(data / "reduce-scatter.csv"),
     **plan_table.TABLES,
+    "model-error": lambda data: model_error.sentence(read(data / "scaling.csv")),
     **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)
