@@ -35,6 +35,7 @@ from thinwire.engine.misuse import (
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
+from thinwire.engine.planner import Planner, planner, said
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
@@ -196,7 +197,7 @@ class Wire:
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
-        return self._plan
+        return self._loop.plan
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
@@ -273,7 +274,7 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
-        return checkpoint.collect(self._runner, self._loop.buckets, more)
+        return checkpoint.collect(self._runner, self._loop.buckets, {**more, **said(self._loop)})
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -284,6 +285,8 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
+        if (own := self._planner()) is not None:
+            self._driver.run(own.resume(self._driver, state))
         found = self._restore(state, on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
@@ -316,7 +319,6 @@ class Wire:
         }
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
-        self._plan = plan
         self._loop = Loop(
             self._runner,
             plan,
@@ -328,6 +330,7 @@ class Wire:
             self._block,
             self._buffers,
         )
+        self._loop.planner = self._planner()
         self._driver = self._make_driver(self._loop, self._transport)
 
     def _begin(self) -> None:
@@ -364,6 +367,10 @@ class Wire:
     def _hold(self, hook: Removable) -> None:
         """Keep a hook until the end."""
         self._hooks.append(hook)
+
+    def _planner(self) -> Planner | None:
+        items, settings = [item for _, item in self._trained], self._settings
+        return planner(self.method, items, settings.min_size, settings.exclude)
 
     @torch.no_grad()
     def _restore(

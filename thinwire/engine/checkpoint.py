@@ -143,7 +143,7 @@ def _checked(
     """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
-    states = _by_rank(saved)
+    states = states_by_rank(saved)
     names = [n for b in buckets for c in b.chunks for n in c.state] + [n for b in buckets for n in b.extra]
     for rank, state in states.items():
         check_entries(f"the state of rank {rank}", state)
@@ -239,7 +239,8 @@ def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> 
                 )
 
 
-def _by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
+def states_by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
+    """The states that were given."""
     several = [saved] if isinstance(saved, Mapping) else list(saved)
     states: dict[int, Mapping[str, Any]] = {}
     for one in several:

@@ -95,7 +95,6 @@ class DdpDriver(HookDriver):
 
     def __init__(self, loop: Loop, transport: ProcessTransport, group: dist.ProcessGroup) -> None:
         super().__init__(loop, schedule(loop), transport.run)
-        self._places = {id(place.one.parameter): place for place in loop.filling.places}
         self._group = group
         self._open = True
         self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
@@ -140,7 +139,7 @@ class DdpDriver(HookDriver):
     async def _take(self, full: dist.GradBucket) -> None:
         for p, grad in zip(full.parameters(), full.gradients(), strict=True):
             self._grads[id(p)] = grad
-            await self.gradient(self._places[id(p)], grad)
+            await self.gradient(p, grad)
         if full.is_last():
             await self.backward_ends()
             await self.all_launched()
