@@ -3,9 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
+FRAMEWORKS := $(VENV)/.frameworks
+# The packages of extras alone: with `-e '.[docs]'` pip would compile the kernels a second time.
+PACKAGES := import sys, tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	print(*(package for name in sys.argv[1:] for package in extras[name]))
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu lint format figures golden clean
+.PHONY: demo test test-fsdp test-frameworks test-gpu docs test-docs lint format figures golden clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -14,11 +19,29 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --ignore=tests/site --ignore=tests/frameworks
+
+# Adapters, with the real Transformers, Accelerate, Lightning, Ray, TensorBoard and W&B, which are a gigabyte to install.
+test-frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py
+	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py
+
+# All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
+test-fsdp: $(STAMP)
+	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py tests/examples -k "fsdp or shards"
+
+# The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
+docs: $(DOCS)
+	$(BIN)/python -m thinwire.lab.site
+
+# Builds the site and tries it: links, code of every page, and a browser.
+test-docs: export PYTHONDONTWRITEBYTECODE :=
+test-docs: $(DOCS)
+	$(BIN)/python -m pytest tests/site
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -41,6 +64,15 @@ $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
+	touch $@
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -c "$(PACKAGES)" docs | xargs $(BIN)/python -m pip install --quiet -c constraints.txt
+	touch $@
+
+$(FRAMEWORKS): $(STAMP)
+	$(BIN)/python -c "$(PACKAGES)" transformers accelerate lightning ray tensorboard wandb | \
+		xargs $(BIN)/python -m pip install --quiet -c constraints.txt
 	touch $@
 
 clean:

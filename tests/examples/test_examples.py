@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -42,6 +43,15 @@ def test_loops_learn_and_replicas_stay_equal(name: str, how: Callable[[str], str
     assert "replicas bitwise equal: True" in out
 
 
+@pytest.mark.skipif(not os.environ.get("THINWIRE_LONG"), reason="four processes; `make test-fsdp` has it")
+def test_shards_inside_nodes_and_an_exchange_between_them() -> None:
+    first, *others = as_torchrun(script, 4, "fsdp.py")
+    assert others == [""] * 3
+    losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", first)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert "replicas bitwise equal: True" in first
+
+
 def test_resumed_run_equals_the_whole_one() -> None:
     out = run("amp_resume.py")
     losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", out)]
@@ -50,8 +60,9 @@ def test_resumed_run_equals_the_whole_one() -> None:
 
 
 def test_every_example_is_tested() -> None:
-    here = Path(__file__).read_text()
-    assert all(path.name in here for path in (ROOT / "examples").glob("*.py"))
+    """Here, or where frameworks are installed."""
+    text = Path(__file__).read_text() + (ROOT / "tests" / "frameworks" / "test_pages.py").read_text()
+    assert all(path.name in text for path in (ROOT / "examples").glob("*.py"))
 
 
 def test_readme_shows_the_lines_of_the_example() -> None:

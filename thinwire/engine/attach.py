@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, final
@@ -13,34 +14,41 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from thinwire.core.clock import Span, Stamp
+from thinwire.core.clock import Span
 from thinwire.core.method import Method
 from thinwire.core.trace import write_trace
-from thinwire.engine import checkpoint
+from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
+from thinwire.engine.inside import Inside, taken
 from thinwire.engine.legal import check_method
+from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
-    attached,
     check_free,
     check_initialised,
     check_method_type,
     check_model,
     check_optimizer,
+    check_unclaimed,
+    claim,
     refuse_ddp,
+    refuse_wrapped_later,
     tuple_of,
+    unclaim,
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
-from thinwire.engine.planner import Planner, planner, said
+from thinwire.engine.planner import planner, resume, said
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
+from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
+from thinwire.engine.telemetry import stamp
 from thinwire.engine.transport import ProcessTransport
 
 
@@ -82,25 +90,17 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
+    members = trained(model, optimizer)
+    wire = Wire(model, optimizer, members, method, group, settings, by_hooks)
     wire._hold(refuse_ddp(model))
+    wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
 
 
-def _stamp(begins: bool) -> Stamp:
-    """The end of what is queued on the current stream, held back where work begins that is to be timed."""
-    if begins:  # otherwise the GPU would run each kernel as it is queued, and the time between them would count
-        torch.cuda._sleep(HELD)
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
-def _by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
+def by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
     """Hooks on the parameters and on the optimizer."""
     return Hooks(loop, schedule(loop), transport.run)
 
@@ -123,15 +123,18 @@ class Wire:
         *,
         equal: bool = False,
         block: str = "`with wire.no_sync():`",
+        share: Share | None = None,
     ) -> None:
         """With `equal`, parameters and buffers are the same on all ranks already; `block` accumulates gradients."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
-        self._make_driver, self._block = make_driver, block
+        self._make_driver, self._block, self._share = make_driver, block, share or Whole()
         self._trained, self._buffers = members, floating(model)
+        check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
         self._hooks: list[Removable] = []
+        self.inside: Inside | None = None  # what compresses inside the shard groups, under `fsdp`
         self._build(method, settings.seed)
         try:
             if not equal:
@@ -143,8 +146,7 @@ class Wire:
             self._close(failed=True, why=f"it failed in attach: {error}")
             raise
         self._transport.watch.beating = False
-        if optimizer is not None:
-            attached.add(optimizer)
+        claim(members, optimizer)
 
     # What a training loop uses.
 
@@ -185,7 +187,8 @@ class Wire:
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
-        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report()}
+        inside = {} if self.inside is None else self.inside.stats()
+        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report(), **inside}
 
     def time_gpu(self, *, on: bool = True) -> None:
         """Time encoding and decoding by the GPU's own clock from here on: `encode_gpu_s`, `decode_gpu_s` in `stats`.
@@ -193,11 +196,12 @@ class Wire:
         Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It makes steps
         slower: the GPU holds the work back for some milliseconds, until the host has queued all of it.
         """
-        self._runner.telemetry.stamp = _stamp if on else None
+        self._runner.telemetry.stamp = stamp if on else None
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
-        return self._loop.plan
+        plan = self._loop.plan
+        return plan if self.inside is None else replace(plan, inside=self.inside.plan())
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
@@ -274,7 +278,9 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
-        return checkpoint.collect(self._runner, self._loop.buckets, {**more, **said(self._loop)})
+        more |= said(self._loop)
+        state = self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
+        return state if self.inside is None else {**state, "inside": self.inside.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -285,12 +291,20 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        if (own := self._planner()) is not None:
-            self._driver.run(own.resume(self._driver, state))
+        state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
+        self._driver.run(resume(self._driver, state))
         found = self._restore(state, on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
+
+    def read(self, path: str, name: str = "wire") -> list[dict[str, Any]]:
+        """What `load_state_dict` needs of a torch.distributed.checkpoint, whatever ranks and shards it was saved on.
+
+        `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
+        """
+        inside = [] if self.inside is None else [{"inside": inside_state.read(path, name)}]
+        return [*self._share.read(path, name), *inside]
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
@@ -307,15 +321,18 @@ class Wire:
     def _build(self, method: Method, seed: int) -> None:
         """Make the plan, the transport, the buckets and the hooks for `method`, after a handshake."""
         settings = self._settings
+        self._share.check(method)
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
-        kinds = sorted({item.device.type for _, item in self._trained})
-        plan = plan_of(method, [item for _, item in self._trained], settings.min_size, settings.exclude)
+        items = [item for _, item in self._trained]
+        kinds = sorted({item.device.type for item in items})
+        plan = plan_of(method, items, settings.min_size, settings.exclude)
         fields = {
-            "model": str([(item.name, item.shape) for _, item in self._trained]),
+            "model": str([(item.name, item.shape) for item in items]),
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
+            "what they hold of the model": self._share.name,
         }
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
@@ -324,13 +341,13 @@ class Wire:
             plan,
             self._trained,
             self._optimizer,
-            Skipping(self._optimizer, settings.on_nonfinite),
+            Skipping(self._optimizer, settings.on_nonfinite, self._share.agree),
             lambda: self._quiet > 0,
             signal,
             self._block,
             self._buffers,
         )
-        self._loop.planner = self._planner()
+        self._loop.planner = planner(method, items, settings.min_size, settings.exclude)
         self._driver = self._make_driver(self._loop, self._transport)
 
     def _begin(self) -> None:
@@ -340,8 +357,7 @@ class Wire:
         self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
-        if self._optimizer is not None:
-            attached.discard(self._optimizer)
+        unclaim(self._trained, self._optimizer)
         for hook in self._hooks:
             hook.remove()
         failed = error is not None
@@ -353,12 +369,8 @@ class Wire:
             raise
         finally:
             self._driver.close()
-        why = (
-            f"it raised {type(error).__name__}: {error}"
-            if failed
-            else f"it detached after {self._runner.round} rounds"
-        )
-        self._close(failed=failed, why=why)
+        detached = f"it detached after {self._runner.round} rounds"
+        self._close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else detached)
 
     def _close(self, *, failed: bool, why: str) -> None:
         self._transport.close(failed=failed, why=why)
@@ -367,10 +379,6 @@ class Wire:
     def _hold(self, hook: Removable) -> None:
         """Keep a hook until the end."""
         self._hooks.append(hook)
-
-    def _planner(self) -> Planner | None:
-        items, settings = [item for _, item in self._trained], self._settings
-        return planner(self.method, items, settings.min_size, settings.exclude)
 
     @torch.no_grad()
     def _restore(
@@ -388,5 +396,5 @@ class Wire:
         self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
         for p, item in self._trained:
-            p.copy_(mean[item.name])
+            local(p).copy_(mean[item.name])
         self._transport.run(mean_of(self._runner, moments(self._optimizer, self._trained)))

@@ -15,6 +15,7 @@ from thinwire.engine import checkpoint
 from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
 from thinwire.engine.filling import Place, adopt
 from thinwire.engine.life import Life
+from thinwire.engine.local import local
 from thinwire.engine.parameters import newcomer
 from thinwire.engine.schedules.choose import schedule
 
@@ -50,15 +51,16 @@ class Driver:
         if not adopt(p, view):
             if p.grad is None:
                 p.grad = torch.empty_like(p)
-            p.grad.copy_(view)
+            local(p.grad).copy_(view)
 
     def earlier(self, place: Place) -> Tensor | None:
         """A gradient from an earlier backward pass, to which the present one did not add."""
-        return place.one.parameter.grad
+        grad = place.one.parameter.grad
+        return None if grad is None else local(grad)
 
     async def gradient(self, parameter: Tensor, grad: Tensor) -> None:
         """A gradient is complete."""
-        if self.loop.planner is not None:
+        if self.loop.planner is not None and not self.loop.planner.measured.done:
             await self.loop.planner.arrived(self, parameter)
         await self._life.happen(Gradient(self.loop.filling.place(parameter), grad))
 
@@ -90,7 +92,7 @@ class Driver:
         if loop.optimizer is not None and (new := newcomer(loop.optimizer, self._known)):
             raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():
-            if loop.planner is not None:
+            if loop.planner is not None and not loop.planner.measured.done:
                 await loop.planner.arrived(self, None)
             await self._life.happen(Overdue())
             await self._life.happen(AllLaunched())

@@ -78,19 +78,11 @@ class Planner:
             await driver.renew(self.small())
         else:
             told = await loop.transport.launch(lambda comm: _told(comm, self, seen.report()))
-            loop.planner = None
+            seen.done = True
             await driver.renew(self.of_names(told))
 
-    async def resume(self, driver: Driver, saved: checkpoint.Saved) -> None:
-        """Go on with the buckets of the run that was saved, if it had come to a plan. Every rank calls it."""
-        plan = await checkpoint.agreed(
-            driver.loop.runner, lambda: self._of_states(list(checkpoint.states_by_rank(saved).values()))
-        )
-        if plan is not None:
-            driver.loop.planner = None
-            await driver.renew(plan)
-
-    def _of_states(self, states: Sequence[Mapping[str, Any]]) -> Plan | None:
+    def of_states(self, states: Sequence[Mapping[str, Any]]) -> Plan | None:
+        """The plan in these states, if the run had come to one; ValueError if it does not fit."""
         told = states[0].get("buckets")
         if told is None:
             return None
@@ -145,6 +137,7 @@ class Planner:
 class Measured:
     """What one rank has seen. `rounds` are those of the present plan whose exchanges are known."""
 
+    done: bool = False  # the last plan is in use
     round: int = -1
     rounds: int = 0
     plans: int = 0  # that have been measured
@@ -230,9 +223,18 @@ def names(plan: Plan) -> list[tuple[bool, list[str]]]:
 
 def said(loop: Loop) -> dict[str, Any]:
     """What a checkpoint says of planned buckets: noise depends on where they are cut, and the next run cuts there."""
-    if loop.method.overlap.buckets == "fixed" or loop.planner is not None:
-        return {}
-    return {"buckets": names(loop.plan)}
+    return {"buckets": names(loop.plan)} if loop.planner is not None and loop.planner.measured.done else {}
+
+
+async def resume(driver: Driver, saved: checkpoint.Saved) -> None:
+    """Go on with the buckets of the run that was saved, if it had planned some. Every rank calls it."""
+    loop, own = driver.loop, driver.loop.planner
+    if own is None:
+        return
+    plan = await checkpoint.agreed(loop.runner, lambda: own.of_states(list(checkpoint.states_of(saved).values())))
+    if plan is not None:
+        own.measured.done = True
+        await driver.renew(plan)
 
 
 def _edges(parcels: Sequence[Parcel]) -> list[int]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Models(Schedule):
     """`kept["local"]` counts the steps since the last exchange."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self._exchange, self._every = loop.method.exchange, loop.method.sync.every
@@ -126,7 +128,7 @@ class Models(Schedule):
                 with torch.no_grad():
                     going.x.sub_(going.bucket.extra["before"])
                     for one, view in zip(members, going.bucket.views, strict=True):
-                        view += one.parameter
+                        view += one.local
         loop.runner.check(rounds)
         loop.take()
         loop.kept["local"] = 0

@@ -48,6 +48,8 @@ CLOSED = -1  # for a fragment of which nothing is under way
 class Outer(Schedule):
     """`kept`: local steps; by fragment, in which step it is launched next, and in which what is under way is used."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         of = self._of = cast("Delta", loop.method.sync.of)
@@ -211,11 +213,11 @@ class Outer(Schedule):
         anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
-            one.parameter.copy_(value)
+            one.local.copy_(value)
 
     def _fill(self, bucket: Bucket, members: list[Trained]) -> None:
         for view, one in zip(bucket.views, members, strict=True):
-            view.copy_(one.parameter)
+            view.copy_(one.local)
 
     def give_up(self) -> None:
         """Forget what is under way, whose work has ended."""
