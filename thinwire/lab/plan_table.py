@@ -38,8 +38,8 @@ def verdict(data: Path) -> str:
     head = ["rate", "cells", "median error", "worst error", "recommended, slower than the fastest by at most"]
     good = (
         f"{told['recommended_near']} of {told['recommended']} recommendations are within {NEAR:.0%} of the fastest. "
-        f"Computing took {told['computing_from']:.2f} to {told['computing_to']:.2f} times as long beside the cells as "
-        "when it was measured."
+        f"Computing took {told['computing_from']:.2f} to {told['computing_to']:.2f} times as long beside the cells "
+        "as when it was measured."
     )
     return f"{table(head, body)}\n\n{good}{where(rows[0], COMMAND)}"
 
