@@ -41,6 +41,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(4.6 * len(panels), 3.9), dpi=100, layout="constrained")
+    explained: list[str] = []
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for line in panel.lines:
             colour = COLOURS[line.colour % len(COLOURS)]
@@ -59,6 +60,8 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
             axes.set_xticks(range(len(panel.ticks)), panel.ticks, fontsize=8)
             axes.margins(x=0.15)
         axes.grid(alpha=0.25)
-        if any(not line.name.startswith("_") for line in panel.lines):
+        names = [line.name for line in panel.lines if not line.name.startswith("_")]
+        if names and names != explained:  # lines of the panel beside it have the same names and colours
             axes.legend(fontsize=7, frameon=False)
+        explained = names
     figure.savefig(path)
