@@ -139,7 +139,7 @@ class Scaling(Modelled):
 
     def told(self, row: Row) -> bool:
         """All but the measured steps."""
-        return row["kind"] == "step"
+        return bool(row["kind"] == "step")
 
     def page(self, rows: Rows) -> dict[str, str]:
         """A column per number of workers, and the measured steps."""
