@@ -1,9 +1,8 @@
 """Courses: what is raced on. Nets whose gradient is large for the time they compute, and accuracies to reach.
 
 At 100 Mbit/s on 4 hosts a float32 step takes 0.5 s for a million parameters, and a target is what float32 SGD reaches
-in 40 to 100 of them. Hosts of a lab share the cores of one machine, so batches are small: when a host reads 128
-characters per step, all four compute for 60 ms on two cores and send for 0.95 s. Weights are in several matrices, as
-in most nets, so that one can travel while another is computed.
+in 40 to 100 of them. Hosts of a lab share the cores of one machine, so batches are small. Weights are in several
+matrices, as in most nets, so that one can travel while another is computed.
 """
 
 from __future__ import annotations

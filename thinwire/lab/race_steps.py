@@ -53,12 +53,18 @@ STEPS: Mapping[str, Mapping[str, float]] = {
     "text": {
         "ddp": 0.1,
         "ddp fp16": 0.1,
-        "ddp powersgd-4": 0.1,
+        "ddp powersgd-4": 0.025,
         "qsgd:bits=4": 0.1,
         "ecq-sgd": 0.025,
         "ef-signsgd:block=64": 0.025,
-        "dgc:ratio=0.01": 0.1,
-        "deepsqueeze": 0.0125,
+        "dgc:ratio=0.01": 0.2,
+        "deepsqueeze": 0.1,
+        "torchft mean-10": 0.2,
+        "torchft diloco-10": 0.1,
+        "local-sgd:every=10": 0.2,
+        "sparse-loco:every=5": 0.2,
+        "qsparse-local-sgd:every=5,ratio=0.02": 0.2,
+        "qsparse-local-sgd:every=10,ratio=0.02": 0.2,
     },
 }
 
