@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu lint format figures golden clean
+.PHONY: demo test test-gpu test-torch lint format figures golden wheels try-wheels clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -19,6 +19,18 @@ test: $(STAMP)
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py
+
+# The engine's tests on another version of torch, in a virtual environment of its own (5 GB: torch brings CUDA's libraries).
+TORCH ?= 2.15.0
+OTHER := .venv-torch-$(TORCH)
+test-torch: $(OTHER)/.installed
+	$(OTHER)/bin/python -m pytest -n 2 tests/distributed tests/engine tests/sim $(ARGS)
+
+$(OTHER)/.installed: pyproject.toml CMakeLists.txt
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --upgrade pip
+	$(OTHER)/bin/python -m pip install --quiet torch==$(TORCH) -e '.[lab,dev]' -Cbuild-dir=$(OTHER)/build
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -43,5 +55,12 @@ $(STAMP): $(NATIVE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
 	touch $@
 
+# Wheels for x86-64 and aarch64, and the sdist, into dist/, cross-compiled and checked; then tried without a compiler.
+wheels:
+	$(PYTHON) tools/wheels.py $(ARGS)
+
+try-wheels:
+	$(PYTHON) tools/try_wheels.py $(ARGS)
+
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
-GCC = 12  # whose libstdc++ headers are used; those of a newer one want symbols that manylinux_2_28 does not have
+GCC = 12  # whose libstdc++ headers are used; newer ones want symbols that manylinux_2_28 lacks
 TOOLS = [
     "abi3audit==0.0.26",
     "auditwheel==6.8.2",
@@ -92,6 +92,9 @@ def libstdcxx(arch: str) -> Path:
         run("sh", "-c", f"cd '{folder}' && apt-get download {' '.join(names)}")
         for package in folder.glob("*.deb"):
             run("dpkg", "-x", package, folder)
+        # libstdc++ asks whether glibc has this header, which came with 2.32; zig has it and refuses it for 2.28.
+        header = unpacked / "include" / "c++" / str(GCC) / "ext" / "atomicity.h"
+        header.write_text(header.read_text().replace("__has_include(<sys/single_threaded.h>)", "0"))
     return unpacked
 
 
