@@ -195,4 +195,4 @@ def test_living_ranks_do_not_drop_each_other(stopped: int) -> None:
             gone, steps = heard(end)
             near = {(stopped - 1) % 4, (stopped + 1) % 4}
             assert gone == ([stopped] if rank in near else []), (rank, gone)
-            assert steps > 30
+            assert steps > 15, steps  # ten after those that all took; idle machines take a hundred
