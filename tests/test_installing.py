@@ -68,7 +68,9 @@ def test_without_cpp_entropy_codes_are_refused_and_endings_do_nothing(monkeypatc
     monkeypatch.setattr(ending, "uncompiled", lambda: WHY)
     monkeypatch.setattr(ending, "_let_late_threads_sleep", lambda: pytest.fail("there is no such module"))
     monkeypatch.setattr(ending, "_process", [])
-    with pytest.raises(ImportError, match=r"entropy codes are C\+\+ alone.*pip install --force-reinstall.*code='bits'"):
+    with pytest.raises(
+        ImportError, match=r"entropy codes are C\+\+ alone.*pip install --force-reinstall.*code='bits'"
+    ):
         native.codes.__wrapped__()
     ending._at_exit()
 

@@ -1,7 +1,7 @@
 """What an installed thinwire must be able to do, in a few seconds and in one process: `python smoke.py compiled`.
 
-Run by tools/try_wheels.py in a folder without the sources. The argument is "compiled" or "reference": the kernels that
-are expected.
+Run by tools/try_wheels.py in a folder without the sources. The argument is "compiled" or "reference": the kernels
+that are expected.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import warnings
 from importlib.metadata import files, metadata
 from pathlib import Path
 
+import torch
+
+import thinwire as tw
+
 
 def main() -> None:
     """Encode and decode with every tier, and compare the bytes."""
     expected = sys.argv[1]
-    import torch
-
-    import thinwire as tw
-
     root = Path(tw.__file__).parent
     assert "site-packages" in root.parts, f"{root} is not an installation"
     shipped = {str(name) for name in files("thinwire") or []}
@@ -44,12 +44,14 @@ def main() -> None:
             assert torch.equal(data, made["reference"][0]), f"{name}: the bytes differ between {sorted(made)}"
             assert torch.equal(out, made["reference"][1]), f"{name}: results differ between {sorted(made)}"
     if expected == "compiled":
-        assert tier.startswith("cpu-") and not told, (tier, told)
+        assert tier.startswith("cpu-"), tier
+        assert not told
         symbols = (x.abs() * 4).clamp(max=15).to(torch.uint8)
         coder = tw.codecs.Rans()
         assert torch.equal(coder.unpack(coder.pack(symbols, 4), len(symbols), 4), symbols)
     else:
-        assert tier == "reference" and len(told) == 1, (tier, told)
+        assert tier == "reference"
+        assert len(told) == 1, told
         print(told[0])
         try:
             tw.codecs.Rans().pack(torch.zeros(8, dtype=torch.uint8), 4)

@@ -1,11 +1,11 @@
 """Build the wheels and the sdist into dist/, and check them: `make wheels`.
 
-For x86-64 and aarch64 there is one wheel for CPython 3.11 and one for 3.12 and all later versions (the stable ABI, which
-nanobind uses from 3.12 on). Both are cross-compiled (tools/zig.cmake) with what pip and apt-get download into
+For x86-64 and aarch64 there is one wheel for CPython 3.11 and one for 3.12 and all later versions (the stable ABI,
+which nanobind uses from 3.12 on). Both are cross-compiled (tools/zig.cmake) with what pip and apt-get download into
 build/wheels: zig, Debian's libstdc++ for either machine, and the tools that check. No root, no container.
 
-A wheel is only kept if auditwheel finds that it runs where glibc is 2.28 or later (Debian 10, RHEL 8, Ubuntu 20.04), all
-six C++ modules are in it, and, of one for the stable ABI, if abi3audit finds nothing outside it.
+A wheel is only kept if auditwheel finds that it runs where glibc is 2.28 or later (Debian 10, RHEL 8, Ubuntu 20.04),
+all six C++ modules are in it, and, of one for the stable ABI, if abi3audit finds nothing outside it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def build(bin_: Path, arch: str, out: Path) -> Path:
 
 
 def check(bin_: Path, arch: str, wheel: Path) -> Path:
-    """Give the wheel the tag that it deserves, and put it into dist/; ends the program if something is wrong with it."""
+    """Give the wheel the tag that it deserves, and put it into dist/; ends the program if something is wrong."""
     held = {name.partition(".")[0] for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
     if held != MODULES:
         sys.exit(f"{wheel.name} holds {sorted(held)}, and should hold {sorted(MODULES)}")

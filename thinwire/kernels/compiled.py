@@ -1,8 +1,8 @@
 """Whether the C++ modules were compiled when thinwire was installed.
 
 A wheel has them. An installation from source where there was no compiler does not, and holds a module `_uncompiled`
-that says why (CMakeLists.txt writes it). Everything then runs in plain torch, with the same bits and more slowly; only
-the entropy codes have no second implementation.
+that says why (CMakeLists.txt writes it). Everything then runs in plain torch, with the same bits and more slowly;
+only the entropy codes have no second implementation.
 """
 
 from __future__ import annotations
