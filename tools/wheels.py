@@ -24,6 +24,7 @@ WORK = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 GCC = 12  # whose libstdc++ headers are used; newer ones want symbols that manylinux_2_28 lacks
+NAMES = (f"libstdc++-{GCC}-dev", "libstdc++6", "libgcc-s1", f"libgcc-{GCC}-dev")  # Debian's packages
 TOOLS = [
     "abi3audit==0.0.26",
     "auditwheel==6.8.2",
@@ -81,17 +82,18 @@ def tools(name: str, python: str) -> Path:
 
 
 def libstdcxx(arch: str) -> Path:
-    """Headers and libraries of libstdc++ for `arch`, unpacked from Debian's packages for cross-compilers."""
+    """Headers and libraries of gcc for `arch`, unpacked from Debian's packages for cross-compilers."""
     folder = WORK / "debian" / arch
     unpacked = folder / "usr" / f"{arch}-linux-gnu"
-    if not (unpacked / "lib" / "libgcc_s.so.1").exists():
+    if not (unpacked / "lib" / "libgcc.a").exists():
         if shutil.which("apt-get") is None:
             sys.exit("tools/wheels.py takes libstdc++ from Debian 12 and there is no apt-get: run it on Debian 12")
         folder.mkdir(parents=True, exist_ok=True)
-        names = [f"{name}-{DEBIAN[arch]}-cross" for name in (f"libstdc++-{GCC}-dev", "libstdc++6", "libgcc-s1")]
+        names = [f"{name}-{DEBIAN[arch]}-cross" for name in NAMES]
         run("sh", "-c", f"cd '{folder}' && apt-get download {' '.join(names)}")
         for package in folder.glob("*.deb"):
             run("dpkg", "-x", package, folder)
+        shutil.copy(folder / "usr" / "lib" / "gcc-cross" / f"{arch}-linux-gnu" / str(GCC) / "libgcc.a", unpacked / "lib")
         # libstdc++ asks whether glibc has this header, which came with 2.32; zig has it and refuses it for 2.28.
         header = unpacked / "include" / "c++" / str(GCC) / "ext" / "atomicity.h"
         header.write_text(header.read_text().replace("__has_include(<sys/single_threaded.h>)", "0"))

@@ -25,7 +25,7 @@ def uncompiled() -> str | None:
 def slow(why: str) -> str:
     """What to tell the user once, when kernels are first asked for."""
     return (
-        f"thinwire runs its reference kernels, which are several times slower, because {why} when it was installed; "
+        f"thinwire runs its reference kernels, which are slower, because {why} when it was installed; "
         f"change that and write `{AGAIN}`"
     )
 
