@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,11 +94,32 @@ def libstdcxx(arch: str) -> Path:
         run("sh", "-c", f"cd '{folder}' && apt-get download {' '.join(names)}")
         for package in folder.glob("*.deb"):
             run("dpkg", "-x", package, folder)
-        shutil.copy(folder / "usr" / "lib" / "gcc-cross" / f"{arch}-linux-gnu" / str(GCC) / "libgcc.a", unpacked / "lib")
-        # libstdc++ asks whether glibc has this header, which came with 2.32; zig has it and refuses it for 2.28.
-        header = unpacked / "include" / "c++" / str(GCC) / "ext" / "atomicity.h"
-        header.write_text(header.read_text().replace("__has_include(<sys/single_threaded.h>)", "0"))
+        shutil.copy(
+            folder / "usr" / "lib" / "gcc-cross" / f"{arch}-linux-gnu" / str(GCC) / "libgcc.a", unpacked / "lib"
+        )
+        make_older(unpacked / "include" / "c++" / str(GCC))
     return unpacked
+
+
+def make_older(headers: Path) -> None:
+    """Change libstdc++'s headers to use what libstdc++ of gcc 8 and glibc 2.28 have: manylinux_2_28.
+
+    Everything else that they use is as old as that; auditwheel would tell.
+    """
+
+    def change(name: str, old: str, new: str) -> None:
+        text = (headers / name).read_text()
+        assert re.search(old, text, flags=re.DOTALL), f"{name} is not that of gcc {GCC}"
+        (headers / name).write_text(re.sub(old, new, text, flags=re.DOTALL))
+
+    # zig has this header of glibc 2.32, and refuses it for 2.28.
+    change("ext/atomicity.h", r"__has_include\(<sys/single_threaded.h>\)", "0")
+    # From gcc 11 on a type of its own for lengths that are negative; both are bad_alloc.
+    change("bits/new_allocator.h", "__throw_bad_array_new_length", "__throw_bad_alloc")
+    # From gcc 11 on copies and ends of exception_ptr are inline, and call two new functions; the old ones remain.
+    inline = r"    _GLIBCXX_EH_PTR_USED\s+inline\s+exception_ptr::{0}.*?\n    \}}\n"
+    change("bits/exception_ptr.h", inline.format(r"exception_ptr\(const exception_ptr&"), "")
+    change("bits/exception_ptr.h", inline.format("~exception_ptr"), "")
 
 
 def build(bin_: Path, arch: str, out: Path) -> Path:
