@@ -69,6 +69,7 @@ def test_losses_and_seconds_are_compared_with_ddp_of_the_same_seeds(tmp_path: Pa
         (["--device", "tpu"], "write --device cpu"),
         (["--device", "cpu", "--width", "60"], "a multiple of 64"),
         (["--device", "cpu", "--steps", "100"], "write --steps 300"),
+        (["--device", "cpu", "--timed", "-1"], "write --timed 20"),
         (["--device", "cpu", "--method", "diluco"], "diluco"),
     ],
 )

@@ -37,6 +37,9 @@ def bench_language(
     width: Annotated[int, typer.Option(help="Of the model.")] = language.SHAPE.width,
     layers: Annotated[int, typer.Option(help="Of the model.")] = language.SHAPE.layers,
     lr: Annotated[float, typer.Option(help="Of AdamW, the same for all.")] = 1e-3,
+    timed: Annotated[
+        int, typer.Option(help="Steps at the rate, before all steps on free links; 0: all steps at the rate.")
+    ] = 0,
     data: Annotated[Path | None, typer.Option(help="Folder of Python sources, if they lie elsewhere.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with the curves.")] = False,
     save: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file; others stay.")] = None,
@@ -52,7 +55,7 @@ def bench_language(
     if width % 64 or layers < 1:
         raise ValueError(f"--width {width} --layers {layers}: write a multiple of 64, and 1 or more layers")
     shape = gpt2.Shape(SYMBOLS, layers, width, width // 64, language.SHAPE.context)
-    job = language.Job(rate, shape, batch, steps, every, lr=lr, device=device, data=data)
+    job = language.Job(rate, shape, batch, steps, every, lr=lr, device=device, timed=timed, data=data)
     job.check()
     names = list(dict.fromkeys(method or language.METHODS))
     for name in names:

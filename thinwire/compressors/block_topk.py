@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
+from thinwire.compressors.scattered import Scattered
 from thinwire.compressors.sparse import VALUES, Values, index_width, refuse, write_values
 from thinwire.compressors.topk import sparse_delta
 from thinwire.core.compressor import Biased
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class BlockTopK(Biased):
+class BlockTopK(Biased, Scattered):
     """The `k` largest of every `block` elements."""
 
     name: ClassVar[str] = "block-topk"
@@ -69,16 +70,15 @@ class BlockTopK(Biased):
         body[stop:].copy_(pack_wide(places, index_width(self.block)))
         return None
 
-    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Add every block's elements."""
+    def read(self, body: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
+        """Every block's elements."""
         count, (dtype, _) = self._count(layout), VALUES[self.values]
         stop = count * dtype.itemsize
         places = unpack_wide(body[stop:], count, index_width(self.block))
         indices = torch.arange(count, device=body.device) // self.k * self.block + places
         bad = (places >= self.block) | (indices >= layout.numel)
         values = body[:stop].view(dtype).float()
-        kept = refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
-        selection.add_at(out, *kept, weight)
+        return refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
 
     def _count(self, layout: Layout) -> int:
         return selection.block_entries(layout.numel, self.block, self.k)

@@ -32,6 +32,7 @@ import torch
 
 from thinwire.codecs.native import local
 from thinwire.compressors.qsgd import Qsgd
+from thinwire.compressors.scattered import Scattered
 from thinwire.compressors.sparse import PLACES, Indices, check_count, how_many, refuse
 from thinwire.core.compressor import Biased, Compressor
 from thinwire.core.config import check_choice
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class QuantisedTopK(Biased):
+class QuantisedTopK(Biased, Scattered):
     """The share `ratio` of the elements, or `k` of them, whose values go through `compressor`."""
 
     name: ClassVar[str] = "quantised-topk"
@@ -93,8 +94,8 @@ class QuantisedTopK(Biased):
         body[stop : stop + places.numel()].copy_(places)
         return stop + places.numel()
 
-    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Read and add."""
+    def read(self, body: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
+        """Places, and values as C decodes them."""
         k, stop = self.most(layout.numel), self._values(layout)
         if body.numel() < stop:
             raise PayloadError(f"{self.id}: {k} values take {stop} bytes; {body.numel()} arrived")
@@ -104,7 +105,7 @@ class QuantisedTopK(Biased):
         at = PLACES[self.indices].unpack(here, k, layout.numel, body.device)
         if not at.is_cpu:  # places that cannot be are -1
             at, values = refuse(at < 0, at, values, "")
-        selection.add_at(out, at, values, weight)
+        return at, values
 
     def _values(self, layout: Layout) -> int:
         return self.compressor.nbytes(Layout.flat(self.most(layout.numel)))

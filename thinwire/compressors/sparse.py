@@ -19,7 +19,8 @@ import torch
 from thinwire.codecs.gaps import pack_gaps, unpack_gaps
 from thinwire.codecs.native import local
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
-from thinwire.core.compressor import Compressor, keep_error, scheme
+from thinwire.compressors.scattered import corrected, keep_error_at
+from thinwire.core.compressor import Compressor, scheme
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import Payload
@@ -140,14 +141,12 @@ class SparseCompressor(Compressor):
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
     ) -> int | None:
         """Pick and write, and keep the error: the places need not be read back."""
-        wide = x.float()
-        indices, values = self.pick(wide + e * alpha, key)
+        p = corrected(x, e, alpha)
+        indices, values = self.pick(p, key)
         used = self._fill(indices, values, layout.numel, body)
         dtype, _ = VALUES[self.form.values]
-        sent = torch.zeros_like(wide)
         rounded = body[4 : 4 + indices.numel() * dtype.itemsize].view(dtype).float()
-        selection.add_at(sent, indices, rounded, 1.0)
-        keep_error(e, beta, wide, sent)
+        keep_error_at(e, p, x.float(), indices, rounded, alpha, beta)
         return used
 
     @final

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.codecs.wide import pack_wide, unpack_wide, wide_bytes
+from thinwire.compressors.scattered import Scattered
 from thinwire.compressors.sigma_bins import bins_delta, sigma_bins
 from thinwire.compressors.sparse import index_width, refuse
 from thinwire.core.bitpack import BitPack
@@ -45,7 +46,7 @@ SIDE = 4 * BINS  # bytes
 
 @final
 @dataclass(frozen=True)
-class SparseLoco(Biased):
+class SparseLoco(Biased, Scattered):
     """The `k` largest of every `block` elements, with values of two bits."""
 
     name: ClassVar[str] = "sparse-loco"
@@ -76,8 +77,8 @@ class SparseLoco(Biased):
         body[SIDE:].copy_(torch.cat([packed, pack_wide(places, index_width(self.block))]))
         return None
 
-    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
-        """Look up and add every block's elements."""
+    def read(self, body: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Tensor]:
+        """Every block's elements."""
         count = self._count(layout)
         stop = SIDE + BitPack().bound(count, BITS)
         codes = BitPack().unpack(body[SIDE:stop].contiguous(), count, BITS)
@@ -85,8 +86,7 @@ class SparseLoco(Biased):
         indices = torch.arange(count, device=body.device) // self.k * self.block + places
         bad = (places >= self.block) | (indices >= layout.numel)
         values = body[:SIDE].view(torch.float32)[codes.long()]
-        kept = refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
-        selection.add_at(out, *kept, weight)
+        return refuse(bad, indices, values, f"{self.id}: a place lies outside its block")
 
     def _count(self, layout: Layout) -> int:
         return selection.block_entries(layout.numel, self.block, self.k)

@@ -155,10 +155,12 @@ def add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
 
 
 def _add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
-    if bool(values.isfinite().all()):
-        out[indices] = out[indices] + values * weight  # index_add_ flushes denormals on a GPU
-    else:
+    if not bool(values.isfinite().all()):
         out.fill_(torch.nan)
+    elif out.is_cpu:
+        out.index_add_(0, indices, values * weight)
+    else:
+        out[indices] = out[indices] + values * weight  # there index_add_ flushes denormals
 
 
 def finite(x: Tensor) -> bool:

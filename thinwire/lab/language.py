@@ -7,8 +7,9 @@ links; then the uplinks get their rate and the clock starts. The clock stands du
 reads its share of the windows with its own model.
 
 DDP in float32 would take an hour at the rate. A few of its steps are timed there, and its losses are those of one
-process that reads what all ranks would read, which is the same mean gradient; `extrapolated` marks such rows, whose
-seconds and bytes are those of the timed steps times all steps over those.
+process that reads what all ranks would read, which is the same mean gradient. With `timed` the others, too, take
+that many steps at the rate, and then train on free links. `extrapolated` marks such rows, whose seconds and bytes are
+those of the timed steps times all steps over those.
 """
 
 from __future__ import annotations
@@ -60,12 +61,15 @@ class Job:
     validated: int = 256  # windows, of all ranks together
     lr: float = 1e-3
     device: str = "cpu"
+    timed: int = 0  # steps at the rate; 0: all
     data: Path | None = None
 
     def check(self) -> None:
         """Raise a ValueError for settings that train nothing."""
         if min(self.batch, self.steps, self.every, self.validated) < 1 or self.lr <= 0:
             raise ValueError("batch, steps and every are 1 or more, and lr is positive; write --batch 32 --steps 300")
+        if self.timed < 0:
+            raise ValueError(f"{self.timed} steps cannot be timed; write --timed 20, or leave it out to time all")
         if self.steps % self.every:
             raise ValueError(
                 f"{self.steps} steps are not a multiple of {self.every}; write --steps {10 * self.every}"
@@ -111,22 +115,24 @@ def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
     reshape(FREE)
     with _entered(job, run, copy.deepcopy(net)) as (model, optimizer):
         period = 1 if run.method in RIVALS else tw.method(run.method).sync.every
+        timed = TIMED if slow else period * math.ceil(job.timed / period)
         for step in range(max(WARM, period)):
             _step(job, run, text.train, model, optimizer, step, own)
-        if slow:
+        if timed:
             reshape(job.rate)
-            each, sent_each, _ = _stretch(job, run, text.train, model, optimizer, range(TIMED), own)
+            all_took, all_sent, _ = _stretch(job, run, text.train, model, optimizer, range(timed), own)
             reshape(FREE)
     gc.collect()
     with _together(job, net) if slow else _entered(job, run, net) as (model, optimizer):
         rates = LambdaLR(optimizer, lambda step: _rate(step, job.steps))
-        reshape(FREE if slow else job.rate)
+        reshape(FREE if timed else job.rate)
         readers = own if not slow else [*range(dist.get_world_size())] if dist.get_rank() == 0 else []
         for begin in range(0, job.steps, job.every):
             some = range(begin, begin + job.every)
             took, sent, loss = _stretch(job, run, text.train, model, optimizer, some, readers, rates)
+            if timed:
+                took, sent = all_took * len(some) / timed, all_sent * len(some) / timed
             if slow:
-                took, sent = each * len(some) / TIMED, sent_each * len(some) / TIMED
                 equalise(net, dist.group.WORLD)  # type: ignore[arg-type]
             track.mark(len(some), took, sent, loss, _held_out(job, net, text.held_out))
             if dist.get_rank() == 0:
@@ -143,7 +149,7 @@ def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
         "loss": track.loss[-1],
         "held_out": track.held_out[-1],
         "seconds": track.seconds[-1],
-        "extrapolated": slow,
+        "extrapolated": bool(timed),
         "bytes_sent": int(track.bytes_sent[-1]),
         "curves": {name: list(values) for name, values in vars(track).items()},
     }
@@ -176,18 +182,17 @@ def _rate(step: int, steps: int) -> float:
 def _step(
     job: Job, run: Run, text: Tensor, model: nn.Module, optimizer: Optimizer, step: int, readers: Sequence[int]
 ) -> Tensor:
-    """One step on the windows of these ranks; returns the mean loss."""
-    total = torch.zeros((), device=job.device)
+    """One step on the windows of these ranks together; returns the mean loss."""
     optimizer.zero_grad()
-    for rank in readers:
-        seed = (run.seed * 1_000_003 + step) * 1009 + rank
-        words = corpus.windows(text, job.batch, job.shape.context, seed).to(job.device, non_blocking=True)
-        with torch.autocast(job.device, dtype=torch.bfloat16, enabled=job.device != "cpu"):
-            loss: Tensor = model(words) / len(readers)
-        torch.autograd.backward(loss)
-        total += loss.detach()
+    if not readers:
+        return torch.zeros((), device=job.device)
+    seeds = [(run.seed * 1_000_003 + step) * 1009 + rank for rank in readers]
+    words = torch.cat([corpus.windows(text, job.batch, job.shape.context, seed) for seed in seeds])
+    with torch.autocast(job.device, dtype=torch.bfloat16, enabled=job.device != "cpu"):
+        loss: Tensor = model(words.to(job.device, non_blocking=True))
+    torch.autograd.backward(loss)
     optimizer.step()
-    return total
+    return loss.detach()
 
 
 def _stretch(

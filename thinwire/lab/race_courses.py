@@ -74,5 +74,5 @@ def _wide(pixels: int, layers: int) -> nn.Module:
 COURSES = {
     "digits": Course(_digits, batch=32, target=0.95, most=200, tested=360),
     "fashion": Course(_fashion, batch=32, target=0.80, most=200, tested=2000),
-    "text": Course(_text, batch=4, target=0.40, most=240, tested=128),
+    "text": Course(_text, batch=16, target=0.41, most=160, tested=512),
 }

@@ -145,12 +145,14 @@ class Outer(Schedule):
         loop.runner.telemetry.events = []
         self._rounds[number] = []
         for bucket, members in self._fragments[number]:
-            for view, one in zip(bucket.views, members, strict=True):
-                view.copy_(one.parameter)
-            if self._of.merge.needs_sent:
-                bucket.extra["sent"].copy_(bucket.flat)
-            if not self._gossips:
-                self.anchors.way(bucket)
+            if self._of.merge.needs_sent or self._gossips:
+                self._fill(bucket, members)
+                if self._of.merge.needs_sent:
+                    bucket.extra["sent"].copy_(bucket.flat)
+                if not self._gossips:
+                    self.anchors.way(bucket)
+            else:
+                self.anchors.way_of(bucket, members)
             if self.weight != 1.0:
                 bucket.flat.mul_(self.weight)
             bucket.used = bytearray(b"\1" * len(bucket.views))
@@ -205,12 +207,15 @@ class Outer(Schedule):
     def _merge(self, bucket: Bucket, members: list[Trained], before: Tensor) -> None:
         extra, of, device = bucket.extra, self._of, bucket.flat.device
         if of.merge.needs_x:
-            for view, one in zip(bucket.views, members, strict=True):
-                view.copy_(one.parameter)
+            self._fill(bucket, members)
         anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
             one.parameter.copy_(value)
+
+    def _fill(self, bucket: Bucket, members: list[Trained]) -> None:
+        for view, one in zip(bucket.views, members, strict=True):
+            view.copy_(one.parameter)
 
     def give_up(self) -> None:
         """Forget what is under way, whose work has ended."""
