@@ -26,6 +26,7 @@ DIST = ROOT / "dist"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 GCC = 12  # whose libstdc++ headers are used; newer ones want symbols that manylinux_2_28 lacks
 NAMES = (f"libstdc++-{GCC}-dev", "libstdc++6", "libgcc-s1", f"libgcc-{GCC}-dev")  # Debian's packages
+GLIBC = 28  # the oldest, 2.28, that tools/zig.cmake compiles for
 TOOLS = [
     "abi3audit==0.0.26",
     "auditwheel==6.8.2",
@@ -149,9 +150,14 @@ def check(bin_: Path, arch: str, wheel: Path) -> Path:
     if held != MODULES:
         sys.exit(f"{wheel.name} holds {sorted(held)}, and should hold {sorted(MODULES)}")
     path = f"{bin_}:{os.environ['PATH']}"
-    repair = ("--plat", f"manylinux_2_28_{arch}", "--only-plat", "--wheel-dir", wheel.parent / "repaired")
+    shutil.rmtree(wheel.parent / "repaired", ignore_errors=True)
+    # By name auditwheel knows only the tags of the machine that it runs on; "auto" finds the oldest that holds.
+    repair = ("--plat", "auto", "--only-plat", "--wheel-dir", wheel.parent / "repaired")
     run(bin_ / "auditwheel", "repair", *repair, wheel, PATH=path)
     repaired = next((wheel.parent / "repaired").glob("*.whl"))
+    tag = re.search(rf"-manylinux_2_(\d+)_{arch}\.whl$", repaired.name)
+    if tag is None or int(tag[1]) > GLIBC:
+        sys.exit(f"{repaired.name} should run where glibc is 2.{GLIBC}, and auditwheel finds that it does not")
     if "-abi3-" in repaired.name:
         run(bin_ / "abi3audit", "--strict", repaired)
     return Path(shutil.copy(repaired, DIST))
