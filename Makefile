@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
+EXTRA_DOCS := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu test-torch lint format figures golden wheels try-wheels clean
+.PHONY: demo test test-fsdp test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -14,11 +16,25 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --ignore=tests/site
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py
+	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py
+
+# All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
+test-fsdp: $(STAMP)
+	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py tests/examples -k "fsdp or shards"
+
+# The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
+docs: $(DOCS)
+	$(BIN)/python -m thinwire.lab.site
+
+# Builds the site and tries it: links, code of every page, and a browser.
+test-docs: export PYTHONDONTWRITEBYTECODE :=
+test-docs: $(DOCS)
+	$(BIN)/python -m pytest tests/site
 
 # The engine's tests on another version of torch, in a virtual environment of its own (5 GB: torch brings CUDA's libraries).
 TORCH ?= 2.15.0
@@ -53,6 +69,11 @@ $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
+	touch $@
+
+# The packages of the extra alone: with `-e '.[docs]'` pip would compile the kernels a second time.
+$(DOCS): $(STAMP)
+	$(BIN)/python -c "$(EXTRA_DOCS)" | xargs $(BIN)/python -m pip install --quiet -c constraints.txt
 	touch $@
 
 # Wheels for x86-64 and aarch64, and the sdist, into dist/, cross-compiled and checked; then tried without a compiler.

@@ -1,6 +1,7 @@
 """thinwire: train PyTorch models across slow networks, with fewer bits on the wire.
 
-`attach` and `ddp_hook` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one from its id.
+`attach`, `ddp_hook` and `fsdp` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one
+from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
 `topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
 has the optimizers that some methods need.
@@ -17,7 +18,7 @@ from thinwire.core.method import Method, Overlap
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
-from thinwire.engine import Wire, attach, ddp_hook
+from thinwire.engine import Wire, attach, ddp_hook, fsdp
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -42,6 +43,7 @@ __all__ = [
     "compressors",
     "ddp_hook",
     "exchange",
+    "fsdp",
     "kernels",
     "memory",
     "method",

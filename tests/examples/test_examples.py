@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -40,6 +41,15 @@ def test_loops_learn_and_replicas_stay_equal(name: str, how: Callable[[str], str
     losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", out)]
     assert losses[-1] < 0.3 * losses[0]
     assert "replicas bitwise equal: True" in out
+
+
+@pytest.mark.skipif(not os.environ.get("THINWIRE_LONG"), reason="four processes; `make test-fsdp` has it")
+def test_shards_inside_nodes_and_an_exchange_between_them() -> None:
+    first, *others = as_torchrun(script, 4, "fsdp.py")
+    assert others == [""] * 3
+    losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", first)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert "replicas bitwise equal: True" in first
 
 
 def test_resumed_run_equals_the_whole_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,12 @@ import pytest
 from thinwire.cli.app import main
 
 pytest.importorskip("selenium", reason="selenium is not installed: pip install -e '.[dev]'")
+from browser import MISSING, WHY, chromium, complaints, contrast, emulate, luminance
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-PROGRAMS = {"chromium": shutil.which("chromium"), "chromedriver": shutil.which("chromedriver")}
-MISSING = " and ".join(name for name, path in PROGRAMS.items() if path is None)
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING} here: apt-get install chromium chromium-driver")
-SWITCHES = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=WHY)
 PHONE = 360
 BAD = '"><img src=x onerror="window.broken = 1"><script>window.broken = 1</script>'
 LONG = "deepsqueeze:compressor=(qsgd:bits=8,norm=l2,block=none),eta=0.125,topology=(exponential:weights=metropolis)"
@@ -32,14 +25,8 @@ LONG = "deepsqueeze:compressor=(qsgd:bits=8,norm=l2,block=none),eta=0.125,topolo
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(PROGRAMS["chromium"])
-    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(PROGRAMS["chromedriver"]))
-    yield browser
-    browser.quit()
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +50,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def browser(driver: webdriver.Chrome, report: Path) -> Iterator[webdriver.Chrome]:
     """The page at a desktop's width, in light; afterwards the console must be empty."""
-    _emulate(driver, width=1280, scheme="light")
+    emulate(driver, width=1280, scheme="light")
     driver.get(report.as_uri())
     yield driver
-    assert _complaints(driver) == []
+    assert complaints(driver) == []
 
 
 def _trained() -> Iterator[dict[str, Any]]:
@@ -90,18 +77,6 @@ def _trained() -> Iterator[dict[str, Any]]:
 def _stepped() -> Iterator[dict[str, Any]]:
     for method in ("sgd", "qsgd:bits=4", LONG):
         yield {"method": method, "step_ms": 20.0, "ddp_ms": 30.0, "encode_ms": 1.0, "wire_ms": 9.0, "decode_ms": 2.0}
-
-
-def _emulate(driver: webdriver.Chrome, *, width: int, scheme: str) -> None:
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def _complaints(driver: webdriver.Chrome) -> list[str]:
-    entries: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
-    return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
 
 def _run(driver: webdriver.Chrome, script: str) -> Any:
@@ -158,7 +133,7 @@ def test_the_legend_switches_lines(browser: webdriver.Chrome) -> None:
 
 @pytest.mark.parametrize("width", [320, PHONE, 768])
 def test_no_sideways_scroll(browser: webdriver.Chrome, width: int) -> None:
-    _emulate(browser, width=width, scheme="light")
+    emulate(browser, width=width, scheme="light")
     _run(browser, "for (const part of document.querySelectorAll('details')) part.open = true")
     assert _run(browser, "return window.innerWidth") == width
     assert _run(browser, "const page = document.documentElement; return page.scrollWidth - page.clientWidth") == 0
@@ -169,12 +144,12 @@ def test_no_sideways_scroll(browser: webdriver.Chrome, width: int) -> None:
 def test_dark_and_light(browser: webdriver.Chrome) -> None:
     seen = {}
     for scheme in ("light", "dark"):
-        _emulate(browser, width=1280, scheme=scheme)
+        emulate(browser, width=1280, scheme=scheme)
         body = browser.find_element(By.TAG_NAME, "body")
-        seen[scheme] = [_luminance(body.value_of_css_property(name)) for name in ("background-color", "color")]
+        seen[scheme] = [luminance(body.value_of_css_property(name)) for name in ("background-color", "color")]
         for line in browser.find_elements(By.CSS_SELECTOR, "path.line, .note, .tick:not(i)"):
             name = "stroke" if line.tag_name == "path" else "fill" if line.tag_name == "text" else "color"
-            assert _contrast(_luminance(line.value_of_css_property(name)), seen[scheme][0]) >= 3
+            assert contrast(luminance(line.value_of_css_property(name)), seen[scheme][0]) >= 3
     assert seen["light"][0] > 0.9 > 0.1 > seen["light"][1]
     assert seen["dark"][1] > 0.8 > 0.1 > seen["dark"][0]
 
@@ -188,18 +163,7 @@ def test_names_do_not_break_out_and_nothing_is_fetched(browser: webdriver.Chrome
 
 def test_the_console_is_heard(driver: webdriver.Chrome, report: Path) -> None:
     driver.get(report.as_uri())
-    assert _complaints(driver) == []
+    assert complaints(driver) == []
     _run(driver, "console.error('a complaint')")
-    (said,) = _complaints(driver)
+    (said,) = complaints(driver)
     assert "a complaint" in said
-
-
-def _luminance(colour: str) -> float:
-    """Relative luminance of `rgb(r, g, b)`, as in WCAG."""
-    parts = [int(part) / 255 for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
-    r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-
-def _contrast(one: float, other: float) -> float:
-    return (max(one, other) + 0.05) / (min(one, other) + 0.05)

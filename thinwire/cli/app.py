@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 import thinwire
-from thinwire.cli import bench, demo, language, methods, race, report, reproduce, topology, train
+from thinwire.cli import (
+    bench,
+    bench_simulate,
+    demo,
+    language,
+    methods,
+    race,
+    report,
+    reproduce,
+    simulate,
+    topology,
+    train,
+)
 from thinwire.cli.output import errors
 
 app = typer.Typer(
@@ -23,9 +35,11 @@ app.command("train")(train.train)
 app.command("methods")(methods.methods)
 app.command("topology")(topology.topology)
 app.command("race")(race.race)
+app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 bench.app.command("language")(language.bench_language)
+bench.app.command("simulate")(bench_simulate.bench_simulate)
 app.add_typer(bench.app, name="bench")
 
 

@@ -8,6 +8,7 @@ machine: the same seed gives the same run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
 
@@ -16,8 +17,8 @@ from thinwire.comm.network import Interfaces, Network
 from thinwire.comm.stragglers import Stragglers
 from thinwire.comm.switch import WAITS, Switch
 from thinwire.comm.tasks import Event, Task
-from thinwire.core.comm import Comm, ComputeRequest, NowRequest, SleepRequest, Traffic
-from thinwire.core.errors import DeadlockError
+from thinwire.core.comm import Comm, ComputeRequest, NowRequest, Request, SleepRequest, Traffic
+from thinwire.core.errors import DeadlockError, PeerError
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class VirtualClock:
     """`size` workers on a network; `stragglers` makes some of their computations longer, as `seed` decides.
 
     Coroutines are spawned, and `run` runs them until nothing is left to do. Those of one worker compute side by side,
-    and share the interfaces of its host.
+    and share the interfaces of its host. Without `numbers` its messages have sizes alone.
 
     >>> import torch
     >>> clock = VirtualClock(2, Network("1gbit", "1ms"))
@@ -42,7 +43,13 @@ class VirtualClock:
     """
 
     def __init__(
-        self, size: int, network: Network | None = None, stragglers: Stragglers | None = None, seed: int = 0
+        self,
+        size: int,
+        network: Network | None = None,
+        stragglers: Stragglers | None = None,
+        seed: int = 0,
+        *,
+        numbers: bool = True,
     ) -> None:
         if size < 1:
             raise ValueError(f"a clock needs at least one worker; got size={size}")
@@ -51,11 +58,12 @@ class VirtualClock:
         self.traffic = [Traffic() for _ in range(size)]
         """What each rank has sent, in all channels."""
         self._agenda = Agenda()
-        self._switch = Switch(self._agenda, Interfaces(self.network, size), self.traffic)
+        self._switch = Switch(self._agenda, Interfaces(self.network, size), self.traffic, numbers=numbers)
         self._alive: dict[Task[Any], None] = {}  # in the order in which they were spawned
         self._failed: list[Task[Any]] = []
         self._returned: set[int] = set()  # ranks of which a task has ended
         self._turns = [0] * size
+        self.dead: dict[int, float] = {}  # ranks that have failed, and when
         self._handlers: dict[type, Callable[[Task[Any], Any], Any]] = {
             **self._switch.handlers,
             NowRequest: lambda task, request: self._agenda.now,
@@ -88,6 +96,29 @@ class VirtualClock:
         self._agenda.wake(task)
         return task
 
+    def fail(self, rank: int, time: float, *, drops: bool = False) -> None:
+        """Let a rank die at a time: its coroutines are closed, and it answers nobody.
+
+        With `drops`, swaps that wait for it go on without it. Whoever waits for it in anything else waits for ever,
+        and `run` raises PeerError when nothing is left to do.
+        """
+        self.check_failure(rank, time)
+        self._agenda.at(time, self._die, rank, drops)
+
+    def check_failure(self, rank: int, time: float) -> None:
+        """Refuse a rank that there is not, and a time that never comes."""
+        self._check(rank)
+        if not 0 <= time < math.inf:
+            raise ValueError(f"rank {rank} cannot die at {time} s; write a number of seconds that is not negative")
+
+    def _die(self, rank: int, drops: bool) -> None:
+        self.dead[rank] = self.now
+        for task in [task for task in self._alive if task.rank == rank]:
+            del self._alive[task]
+            task.coroutine.close()
+        if drops:
+            self._switch.forget(rank)
+
     def event(self) -> Event[Any]:
         """A signal between coroutines, given once."""
         return Event(self._agenda.wake)
@@ -118,11 +149,17 @@ class VirtualClock:
             return
         waiting = sorted(self._alive, key=lambda task: task.rank)
         lines = [task.state() for task in waiting]
+        if self.dead:
+            who = " and ".join(f"rank {rank} died at {time:.9g} s" for rank, time in sorted(self.dead.items()))
+            stuck = {task.rank: task.state() for task in reversed(waiting) if isinstance(task.waits_in, Request)}
+            raise PeerError(f"{who}; " + "; ".join(sorted(stuck.values())[:3]), tuple(sorted(self.dead)))
         lines += [f"rank {rank} has returned" for rank in sorted(self._returned - {task.rank for task in waiting})]
         raise DeadlockError(f"deadlock at {self.now:.9g} s: " + "; ".join(lines))
 
     def _advance(self, task: Task[Any], answer: Any) -> None:
         """Let a task run until it waits or ends."""
+        if task not in self._alive:  # its rank has died
+            return
         send = task.coroutine.send
         while answer is not WAITS:
             try:

@@ -8,6 +8,10 @@ later; j's interface takes m / rate_j, when it is free, and is done no earlier t
 
 What has left waits between the hosts without bound, so that a busy receiver never holds up a sender. Ranks of one
 host talk to each other for free.
+
+Hosts may stand in racks. What goes from rack to rack passes the uplink of the one and the downlink of the other,
+which the hosts of a rack share, first come, first served: their rate is that of all hosts of the rack together,
+divided by `oversubscription`. A ring visits the hosts rack by rack: one of its messages passes each uplink at a time.
 """
 
 from __future__ import annotations
@@ -38,8 +42,17 @@ class Network:
     latency: str | float | None = None
     slow: Mapping[int, str | float] = field(default_factory=dict)  # rates of single hosts
     ranks_per_host: int = 1
+    racks: int = 1  # hosts are dealt to them in order, evenly
+    oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.racks < 1:
+            raise ValueError(f"Network(racks={self.racks}): write 1 or more")
+        if not 0 < self.oversubscription < math.inf:
+            raise ValueError(
+                f"Network(oversubscription={self.oversubscription}): write 4.0 for uplinks of a quarter of the rate "
+                "that the hosts of a rack have together"
+            )
         if self.ranks_per_host < 1:
             raise ValueError(f"Network(ranks_per_host={self.ranks_per_host}): write 1 or more")
         if not 0 <= self.delay < math.inf:
@@ -90,17 +103,36 @@ class Interfaces:
         self._pace = [1 / network.bytes_per_second(host) for host in range(hosts)]  # seconds per byte
         self._sends = [0.0] * hosts  # until when the sending interface is busy
         self._receives = [0.0] * hosts
+        if network.racks > hosts:
+            raise ValueError(f"Network(racks={network.racks}): there are {hosts} hosts; write racks={hosts} or less")
+        self.rack = [host * network.racks // hosts for host in range(hosts)]  # of each host
+        self.racks = network.racks
+        rates = [0.0] * network.racks
+        for host, rack in enumerate(self.rack):
+            rates[rack] += network.bytes_per_second(host)
+        self._share = [network.oversubscription / rate for rate in rates]  # seconds per byte of a rack's links
+        self._ups, self._downs = [0.0] * network.racks, [0.0] * network.racks  # until when they are busy
         self.instant = self.latency == 0 and not any(self._pace)  # then nobody need ask anything below
 
     def depart(self, source: int, to: int, nbytes: int, now: float) -> Departure:
         """A message between ranks of different hosts gets in line at its sender."""
         starts, left = self.burst(source, nbytes, now)
-        return Departure(self.latency + max(starts, left - nbytes * self._pace[self.host[to]]), left)
+        arrived, own = left, self.rack[self.host[source]]
+        if own != self.rack[self.host[to]]:
+            self._ups[own] = max(starts, self._ups[own]) + nbytes * self._share[own]
+            arrived = max(left, self._ups[own])
+        return Departure(self.latency + max(starts, arrived - nbytes * self._pace[self.host[to]]), left)
 
-    def land(self, to: int, nbytes: int, now: float) -> float:
-        """A message has reached its receiver's interface and gets in line there; returns when it has arrived."""
-        j = self.host[to]
-        done = self._receives[j] = max(now, self._receives[j]) + nbytes * self._pace[j]
+    def land(self, to: int, nbytes: int, now: float, source: int | None = None) -> float:
+        """A message has reached its receiver's interface and gets in line there; returns when it has arrived.
+
+        From a source in another rack it passes the downlink of the receiver's.
+        """
+        j, through = self.host[to], 0.0
+        here = self.rack[j]
+        if source is not None and self.rack[self.host[source]] != here:
+            through = self._downs[here] = max(now, self._downs[here]) + nbytes * self._share[here]
+        done = self._receives[j] = max(max(now, self._receives[j]) + nbytes * self._pace[j], through)
         return done
 
     def ring(self, ranks: Sequence[int], nbytes: int, now: float) -> float:
@@ -109,22 +141,41 @@ class Interfaces:
         if len(hosts) == 1:
             return now
         starts = max(now, *(max(self._sends[h], self._receives[h]) for h in hosts))
-        done = starts + 2 * (n - 1) * (self.latency + nbytes / n * max(self._pace[h] for h in hosts))
+        pace, racks = max(self._pace[h] for h in hosts), {self.rack[h] for h in hosts} if self.racks > 1 else {0}
+        if len(racks) > 1:
+            starts = max(starts, *(max(self._ups[r], self._downs[r]) for r in racks))
+            pace = max(pace, *(self._share[r] for r in racks))
+            for r in racks:
+                self._ups[r] = self._downs[r] = starts + 2 * (n - 1) * nbytes / n * self._share[r]
+        done = starts + 2 * (n - 1) * (self.latency + nbytes / n * pace)
         for h in hosts:
             self._sends[h] = self._receives[h] = done
         return done
 
-    def burst(self, source: int, nbytes: int, now: float) -> tuple[float, float]:
-        """A rank sends messages to several peers, `nbytes` in all, one after the other: (begins, has sent them)."""
+    def burst(self, source: int, nbytes: int, now: float, across: int = 0) -> tuple[float, float]:
+        """A rank sends messages to several peers, `nbytes` in all, one after the other: (begins, has sent them).
+
+        `across` of them go to other racks, and have left when the uplink has carried them.
+        """
         i = self.host[source]
         starts = max(now, self._sends[i])
         left = self._sends[i] = starts + nbytes * self._pace[i]
+        if across:
+            r = self.rack[i]
+            self._ups[r] = max(starts, self._ups[r]) + across * self._share[r]
+            left = max(left, self._ups[r])
         return starts, left
 
     def settle(
-        self, ranks: Sequence[int], bursts: Sequence[tuple[float, float]], nbytes: Sequence[int]
+        self,
+        ranks: Sequence[int],
+        bursts: Sequence[tuple[float, float]],
+        nbytes: Sequence[int],
+        across: Sequence[int] = (),
     ) -> list[float]:
         """When each rank has sent its burst and received its `nbytes` out of those of the others.
+
+        `across` says, by rack, how many bytes come from other racks.
 
         Bursts are not followed message by message: a rank takes what comes as fast as it can from the first burst on,
         and is done no earlier than a latency after the last burst of another host has left. Where all ranks are on
@@ -140,6 +191,13 @@ class Interfaces:
                 continue
             self._receives[h] = max(self.latency - begins, self._receives[h]) + size * self._pace[h]
             done.append(max(own[1], ends + self.latency, self._receives[h]))
+        for r, size in enumerate(across):
+            mine = [at for at, h in enumerate(hosts) if self.rack[h] == r]
+            if size and mine:
+                self._downs[r] = max(self.latency - max(first[at] for at in mine), self._downs[r])
+                self._downs[r] += size * self._share[r]
+                for at in mine:
+                    done[at] = max(done[at], self._downs[r])
         return done
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,11 +91,6 @@ class Room:
         """Where each rank is."""
         return [self._all_hosts[rank] for rank in self.ranks]
 
-    @cached_property
-    def mates(self) -> Counter[int]:
-        """How many of the ranks each host has."""
-        return Counter(self.hosts)
-
     def meet(self, task: Task[Any], request: Request[Any]) -> Meeting:
         """Join the first collective of this kind that the rank has not joined; it is closed when none is missing."""
         kind, place = type(request), self.place[task.rank]
@@ -149,3 +144,14 @@ class Room:
                 self._awaited.setdefault((source, to), deque()).append(trade)
                 trade.missing += 1
         return trade
+
+    def forget(self, source: int) -> list[Trade]:
+        """Nothing comes from `source` any more; returns the swaps that now have all that they can have."""
+        done = []
+        for one, to in [pair for pair in self._awaited if pair[0] == source]:
+            for trade in self._awaited.pop((one, to)):
+                del trade.arrived[source]
+                trade.missing -= 1
+                if not trade.missing:
+                    done.append(trade)
+        return done

@@ -38,12 +38,17 @@ ANSWERS: dict[type, Callable[[Any], Sequence[Any]]] = {
 
 @final
 class Switch:
-    """Brings requests together; `interfaces` say what that costs, and `agenda` wakes the tasks."""
+    """Brings requests together; `interfaces` say what that costs, and `agenda` wakes the tasks.
 
-    def __init__(self, agenda: Agenda, interfaces: Interfaces, traffic: list[Traffic]) -> None:
+    Without `numbers` messages are blanks (thinwire.comm.blank): sizes alone.
+    """
+
+    def __init__(
+        self, agenda: Agenda, interfaces: Interfaces, traffic: list[Traffic], *, numbers: bool = True
+    ) -> None:
         self.everybody = tuple(range(len(traffic)))
         self._agenda, self._interfaces, self._traffic = agenda, interfaces, traffic
-        self._instant = interfaces.instant
+        self._instant, self._numbers = interfaces.instant, numbers
         self._common: dict[int, Room] = {}  # of everybody, by channel
         self._rooms: dict[tuple[int, tuple[int, ...]], Room] = {}
         self.handlers: dict[type, Callable[[Task[Any], Any], Any]] = {
@@ -75,15 +80,18 @@ class Switch:
         place = room.place[task.rank]
         meeting = room.meet(task, request)
         if not self._instant and not isinstance(request, AllReduceRequest):
-            away = _bytes_away(room, place, request)
-            meeting.bursts[place] = self._interfaces.burst(task.rank, away, self._agenda.now)
+            away = _bytes_away(room.hosts, place, request)
+            across = _bytes_away(self._racks(room), place, request) if self._interfaces.racks > 1 else 0
+            meeting.bursts[place] = self._interfaces.burst(task.rank, away, self._agenda.now, across)
         if not meeting.missing:
             self._close(room, meeting)
         return WAITS
 
     def _close(self, room: Room, meeting: Meeting) -> None:
         """Everybody has asked: answer, in order of rank."""
-        results = ANSWERS[type(meeting.requests[0])](meeting.requests)
+        results: Sequence[Any] = [None] * len(meeting.tasks)  # messages without numbers are answered with nothing
+        if self._numbers:
+            results = ANSWERS[type(meeting.requests[0])](meeting.requests)
         for place, (task, request) in enumerate(zip(meeting.tasks, meeting.requests, strict=True)):
             count(self._traffic[task.rank], place, request)
         if self._instant:
@@ -93,9 +101,27 @@ class Switch:
             done = self._interfaces.ring(room.ranks, x.numel() * x.element_size(), self._agenda.now)
             self._agenda.at(done, self._wake_all, meeting.tasks, results)
         else:
-            times = self._interfaces.settle(room.ranks, meeting.bursts, _bytes_in(room, meeting.requests))
+            across: list[int] = []
+            if self._interfaces.racks > 1:
+                across = [0] * self._interfaces.racks
+                racks = self._racks(room)
+                for rack, size in zip(racks, _bytes_in(racks, meeting.requests), strict=True):
+                    across[rack] += size
+            comes = _bytes_in(room.hosts, meeting.requests)
+            times = self._interfaces.settle(room.ranks, meeting.bursts, comes, across)
             for task, result, time in zip(meeting.tasks, results, times, strict=True):
                 self._agenda.at(time, self._agenda.wake, task, result)
+
+    def forget(self, rank: int) -> None:
+        """A rank is gone: swaps that wait for it go on without it."""
+        for room in [*self._rooms.values()]:
+            if rank in room.place:
+                for trade in room.forget(room.place[rank]):
+                    self._complete(trade)
+
+    def _racks(self, room: Room) -> list[int]:
+        """Where each rank of a room stands."""
+        return [self._interfaces.rack[host] for host in room.hosts]
 
     def _wake_all(self, tasks: Sequence[Task[Any]], results: Sequence[Any]) -> None:
         self._agenda.ready.extend(zip(tasks, results, strict=True))
@@ -168,33 +194,33 @@ class Switch:
             return agenda.now
         nbytes = x.numel() * x.element_size()
         reaches, left = interfaces.depart(source, to, nbytes, agenda.now)
-        agenda.at(reaches, self._reach, to, nbytes, arrive, x, *args)
+        agenda.at(reaches, self._reach, source, to, nbytes, arrive, x, *args)
         return left
 
-    def _reach(self, to: int, nbytes: int, arrive: Callable[..., None], *args: Any) -> None:
-        self._agenda.at(self._interfaces.land(to, nbytes, self._agenda.now), arrive, *args)
+    def _reach(self, source: int, to: int, nbytes: int, arrive: Callable[..., None], *args: Any) -> None:
+        self._agenda.at(self._interfaces.land(to, nbytes, self._agenda.now, source), arrive, *args)
 
 
-def _bytes_away(room: Room, place: int, request: Request[Any]) -> int:
-    """What a rank sends to other hosts."""
-    host = room.hosts[place]
+def _bytes_away(places: Sequence[int], place: int, request: Request[Any]) -> int:
+    """What a rank sends to other places; `places` are the hosts or the racks of the ranks."""
+    here = places[place]
     if isinstance(request, AllToAllRequest):
-        return sum(x.nbytes for x, other in zip(request.xs, room.hosts, strict=True) if other != host)
+        return sum(x.nbytes for x, other in zip(request.xs, places, strict=True) if other != here)
     assert isinstance(request, AllGatherRequest)
-    return request.x.nbytes * (len(room.ranks) - room.mates[host])
+    return request.x.nbytes * (len(places) - places.count(here))
 
 
-def _bytes_in(room: Room, requests: Sequence[Request[Any]]) -> list[int]:
-    """What each rank receives from other hosts."""
+def _bytes_in(places: Sequence[int], requests: Sequence[Request[Any]]) -> list[int]:
+    """What each rank receives from other places."""
     if isinstance(requests[0], AllToAllRequest):
         sizes = [[x.nbytes for x in r.xs] for r in requests if isinstance(r, AllToAllRequest)]
         return [
-            sum(row[place] for row, other in zip(sizes, room.hosts, strict=True) if other != host)
-            for place, host in enumerate(room.hosts)
+            sum(row[at] for row, other in zip(sizes, places, strict=True) if other != here)
+            for at, here in enumerate(places)
         ]
-    own = dict.fromkeys(room.mates, 0)
-    for host, r in zip(room.hosts, requests, strict=True):
+    own = dict.fromkeys(places, 0)
+    for here, r in zip(places, requests, strict=True):
         assert isinstance(r, AllGatherRequest)
-        own[host] += r.x.nbytes
+        own[here] += r.x.nbytes
     total = sum(own.values())
-    return [total - own[host] for host in room.hosts]
+    return [total - own[here] for here in places]

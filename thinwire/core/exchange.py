@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.channel import Channel
     from thinwire.core.comm import Comm
+    from thinwire.core.outline import Phase, Size
     from thinwire.core.slots import Slot
     from thinwire.core.types import Context, Layout, State
 
@@ -180,6 +181,13 @@ class Exchange(Config, ABC):
     @abstractmethod
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The exchanged vector, float32. `state` is changed; `x` belongs to the call and may be changed."""
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """What a call does on each of `n` ranks, by sizes alone; `size` says how large payloads are."""
+        raise ValueError(
+            f"what {self.name} sends depends on numbers, and shapes alone do not say it; simulate it with numbers: "
+            'write tw.simulate(method, "digits", workers=16), or thinwire simulate METHOD --task digits'
+        )
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """The groups of ranks that talk among themselves, besides the group of all."""

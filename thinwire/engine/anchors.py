@@ -50,7 +50,7 @@ class Anchors:
         """Fill the buffer with the way of these parameters, in one pass."""
         anchor = bucket.extra["anchor"].to(bucket.flat.device, non_blocking=True)
         for view, start, one in zip(bucket.views, bucket.cut(anchor), members, strict=True):
-            torch.sub(start, one.parameter, out=view)
+            torch.sub(start, one.local, out=view)
 
     def step(self, buckets: Sequence[Bucket]) -> None:
         """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
@@ -12,13 +14,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from thinwire.core.clock import Span, Stamp
+from thinwire.core.clock import Span
 from thinwire.core.method import Method
-from thinwire.engine import checkpoint
+from thinwire.core.trace import write_trace
+from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import HookDriver, Hooks, Removable
+from thinwire.engine.inside import Inside, taken
 from thinwire.engine.legal import check_method
+from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
@@ -36,8 +41,10 @@ from thinwire.engine.plan import Plan, check_exclude, plan_of
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
+from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
+from thinwire.engine.telemetry import Telemetry, stamp
 from thinwire.engine.transport import ProcessTransport
 
 
@@ -79,25 +86,15 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, _by_hooks)
+    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, by_hooks)
     wire._hold(refuse_ddp(model))
     return wire
 
 
-def _stamp(begins: bool) -> Stamp:
-    """The end of what is queued on the current stream, held back where work begins that is to be timed."""
-    if begins:  # otherwise the GPU would run each kernel as it is queued, and the time between them would count
-        torch.cuda._sleep(HELD)
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
 
 
-def _by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
+def by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
     """Hooks on the parameters and on the optimizer."""
     return Hooks(loop, schedule(loop), transport.run)
 
@@ -120,15 +117,17 @@ class Wire:
         *,
         equal: bool = False,
         block: str = "`with wire.no_sync():`",
+        share: Share | None = None,
     ) -> None:
         """With `equal`, parameters and buffers are the same on all ranks already; `block` accumulates gradients."""
         self._optimizer, self._group, self._settings = optimizer, group, settings
-        self._make_driver, self._block = make_driver, block
+        self._make_driver, self._block, self._share = make_driver, block, share or Whole()
         self._trained, self._buffers = members, floating(model)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
         self._hooks: list[Removable] = []
+        self.inside: Inside | None = None  # what compresses inside the shard groups, under `fsdp`
         self._build(method, settings.seed)
         try:
             if not equal:
@@ -182,7 +181,8 @@ class Wire:
     def stats(self) -> dict[str, float]:
         """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
-        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report()}
+        inside = {} if self.inside is None else self.inside.stats()
+        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report(), **inside}
 
     def time_gpu(self, *, on: bool = True) -> None:
         """Time encoding and decoding by the GPU's own clock from here on: `encode_gpu_s`, `decode_gpu_s` in `stats`.
@@ -190,15 +190,19 @@ class Wire:
         Without it, `encode_s` and `decode_s` of CUDA tensors are what it takes to queue the work. It makes steps
         slower: the GPU holds the work back for some milliseconds, until the host has queued all of it.
         """
-        self._runner.telemetry.stamp = _stamp if on else None
+        self._runner.telemetry.stamp = stamp if on else None
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
-        return self._plan
+        return self._plan if self.inside is None else replace(self._plan, inside=self.inside.plan())
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
         return sorted(self._runner.telemetry.events, key=lambda span: span.start)
+
+    def trace(self, path: str | Path) -> None:
+        """Write `events` as a trace file of this rank, which Perfetto opens beside those of `tw.sim.foresee`."""
+        write_trace(path, {self._runner.comm.rank: self.events()})
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""
@@ -267,7 +271,8 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
-        return checkpoint.collect(self._runner, self._loop.buckets, more)
+        state = self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
+        return state if self.inside is None else {**state, "inside": self.inside.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
@@ -278,10 +283,19 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        found = self._restore(state, on_resize=on_resize)
+        state = taken(self.inside, state, on_resize=on_resize)
+        found = self._restore(self._share.loaded(state), on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
+
+    def read(self, path: str, name: str = "wire") -> list[dict[str, Any]]:
+        """What `load_state_dict` needs of a torch.distributed.checkpoint, whatever ranks and shards it was saved on.
+
+        `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
+        """
+        inside = [] if self.inside is None else [{"inside": inside_state.read(path, name)}]
+        return [*self._share.read(path, name), *inside]
 
     def detach(self) -> None:
         """Remove every hook and stop; an asynchronous method waits for its neighbours to do the same."""
@@ -298,6 +312,7 @@ class Wire:
     def _build(self, method: Method, seed: int) -> None:
         """Make the plan, the transport, the buckets and the hooks for `method`, after a handshake."""
         settings = self._settings
+        self._share.check(method)
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
         kinds = sorted({item.device.type for _, item in self._trained})
@@ -307,6 +322,7 @@ class Wire:
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
+            "what they hold of the model": self._share.name,
         }
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
@@ -316,7 +332,7 @@ class Wire:
             plan,
             self._trained,
             self._optimizer,
-            Skipping(self._optimizer, settings.on_nonfinite),
+            Skipping(self._optimizer, settings.on_nonfinite, self._share.agree),
             lambda: self._quiet > 0,
             signal,
             self._block,
@@ -375,5 +391,5 @@ class Wire:
         self._runner.round = self._transport.run(self._runner.latest())
         mean = self.consensus().model
         for p, item in self._trained:
-            p.copy_(mean[item.name])
+            local(p).copy_(mean[item.name])
         self._transport.run(mean_of(self._runner, moments(self._optimizer, self._trained)))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from thinwire.engine.local import local
+
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
@@ -23,7 +25,7 @@ def moments(optimizer: Optimizer | None, members: Iterable[Trained]) -> dict[str
     for p, item in members:
         for name, moment in ({} if optimizer is None else optimizer.state.get(p, {})).items():
             if isinstance(moment, Tensor) and moment.shape == p.shape:
-                found[f"{item.name}|{name}"] = moment
+                found[f"{item.name}|{name}"] = local(moment)
     return found
 
 

@@ -143,7 +143,7 @@ def _checked(
     """The states by rank, if they can be loaded here."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
-    states = _by_rank(saved)
+    states = states_of(saved)
     names = [n for b in buckets for c in b.chunks for n in c.state] + [n for b in buckets for n in b.extra]
     for rank, state in states.items():
         check_entries(f"the state of rank {rank}", state)
@@ -190,27 +190,36 @@ def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
 
     `name` is the key under which the handle was saved: `dcp.save({"wire": wire, ...})`.
     """
+    return [{rank: state} for rank, state in read_part(path, (name,)).items()]
+
+
+def read_part(
+    path: str, under: tuple[str, ...], choose: Callable[[Sequence[str]], Sequence[str]] = lambda found: found
+) -> dict[str, Any]:
+    """What a torch.distributed.checkpoint holds under some keys: of the entries there, those that are chosen."""
     from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
 
-    metadata = dcp.FileSystemReader(path).read_metadata()
-    paths = {key: route for key, route in (metadata.planner_data or {}).items() if route[0] == name}
+    metadata, depth = dcp.FileSystemReader(path).read_metadata(), len(under)
+    paths = {key: route for key, route in (metadata.planner_data or {}).items() if tuple(route[:depth]) == under}
     if not paths:
-        raise ValueError(f"{path} holds nothing under {name!r}; write the key that dcp.save was given")
+        raise ValueError(f"{path} holds nothing under {'.'.join(under)!r}; write the key that dcp.save was given")
+    chosen = choose(sorted({str(route[depth]) for route in paths.values()}))
     flat: dict[str, Any] = {}
-    for key in paths:
-        flat[key] = None
-        about = metadata.state_dict_metadata[key]
-        if isinstance(about, TensorStorageMetadata):
-            flat[key] = torch.empty(about.size, dtype=about.properties.dtype)
+    for key, route in paths.items():
+        if str(route[depth]) in chosen:
+            about = metadata.state_dict_metadata[key]
+            flat[key] = None
+            if isinstance(about, TensorStorageMetadata):
+                flat[key] = torch.empty(about.size, dtype=about.properties.dtype)
     dcp.load(flat, checkpoint_id=path, no_dist=True)
     states: dict[str, Any] = {}
-    for key, route in paths.items():
+    for key, value in flat.items():
         place = states
-        for step in route[1:-1]:
+        for step in paths[key][depth:-1]:
             place = place.setdefault(step, {})
-        place[route[-1]] = flat[key]
-    return [{rank: state} for rank, state in states.items()]
+        place[paths[key][-1]] = value
+    return states
 
 
 async def _share(comm: Comm, lacking: list[str], own: Held) -> dict[int, Held]:
@@ -239,7 +248,8 @@ def _check_model(buckets: Sequence[Bucket], before: Mapping[str, list[int]]) -> 
                 )
 
 
-def _by_rank(saved: Saved) -> dict[int, Mapping[str, Any]]:
+def states_of(saved: Saved) -> dict[int, Mapping[str, Any]]:
+    """The states in what `state_dict` returned, of one rank or of several, by rank."""
     several = [saved] if isinstance(saved, Mapping) else list(saved)
     states: dict[int, Mapping[str, Any]] = {}
     for one in several:

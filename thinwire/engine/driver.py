@@ -14,6 +14,7 @@ import torch
 from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
 from thinwire.engine.filling import Place, adopt
 from thinwire.engine.life import Life
+from thinwire.engine.local import local
 from thinwire.engine.parameters import newcomer
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ class Driver:
         if not adopt(p, view):
             if p.grad is None:
                 p.grad = torch.empty_like(p)
-            p.grad.copy_(view)
+            local(p.grad).copy_(view)
 
     def earlier(self, place: Place) -> Tensor | None:
         """A gradient from an earlier backward pass, to which the present one did not add."""
-        return place.one.parameter.grad
+        grad = place.one.parameter.grad
+        return None if grad is None else local(grad)
 
     async def gradient(self, place: Place, grad: Tensor) -> None:
         """A gradient is complete."""

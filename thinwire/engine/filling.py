@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 
 from thinwire.engine.handover import follow
+from thinwire.engine.local import like, local
 from thinwire.engine.signal import GradSource, Source
 
 if TYPE_CHECKING:
@@ -151,7 +152,10 @@ def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
 
     The results then need no copy, and the memory that autograd had allocated serves the next gradient while in cache.
     """
-    if p.dtype != view.dtype or p.stride() != view.stride():
+    if p.dtype != view.dtype or local(p).stride() != view.stride():
         return False
-    p.grad = view
+    grad = like(p, view)
+    if grad.device != p.device:  # FSDP keeps the shard on the host, and a DTensor is made where its mesh computes
+        return False
+    p.grad = grad
     return True

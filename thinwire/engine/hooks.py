@@ -14,6 +14,7 @@ import torch
 from torch.autograd import Variable
 
 from thinwire.engine.driver import Driver
+from thinwire.engine.local import gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,9 +107,8 @@ class Hooks(HookDriver):
             self._busy = True
             Variable._execution_engine.queue_callback(self._backward_ends)
         place = self.loop.filling.places[number]
-        assert place.one.parameter.grad is not None
         try:
-            self.run(self.gradient(place, place.one.parameter.grad))
+            self.run(self.gradient(place, gradient(place.one.parameter)))
         except BaseException:
             self._busy = False  # torch forgets the callback
             raise

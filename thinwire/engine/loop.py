@@ -98,13 +98,13 @@ class Loop:
         """The buckets, filled with the parameters as they are; for schedules whose gradients do not lie there."""
         for bucket, members in zip(self.buckets, self.members, strict=True):
             for view, one in zip(bucket.views, members, strict=True):
-                view.copy_(one.parameter.detach())
+                view.copy_(one.local.detach())
             bucket.changed()  # whether it is finite is not known
         return self.buckets
 
     def models(self) -> list[Tensor]:
         """A copy of the parameters as they are, by bucket."""
-        return [torch.cat([one.parameter.detach().flatten().float() for one in members]) for members in self.members]
+        return [torch.cat([one.local.detach().flatten().float() for one in members]) for members in self.members]
 
     @property
     def layout(self) -> Layout:
@@ -121,14 +121,14 @@ class Loop:
         """Set the parameters to those of a vector."""
         members = [one for some in self.members for one in some]
         for one, part in zip(members, model.split([one.item.numel for one in members]), strict=True):
-            one.parameter.copy_(part.view(one.parameter.shape))
+            one.local.copy_(part.view(one.item.shape))
 
     @torch.no_grad()
     def take(self) -> None:
         """Set the parameters to what lies in the buckets."""
         for bucket, members in zip(self.buckets, self.members, strict=True):
             for one, view in zip(members, bucket.views, strict=True):
-                one.parameter.copy_(view)
+                one.local.copy_(view)
 
     def extra(self, *names: str, on_cpu: bool = False) -> None:
         """Give every bucket tensors of these names, like its buffer; they are part of a checkpoint."""

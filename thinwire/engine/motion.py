@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from thinwire.engine.local import local
 from thinwire.kernels.length import square_length
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Motion:
 
     def _remember(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._before = [
-            (p, p.detach().clone(), float(group["lr"]))
+            (local(p), local(p).detach().clone(), float(group["lr"]))
             for group in optimizer.param_groups
             for p in group["params"]
             if p.requires_grad

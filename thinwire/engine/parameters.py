@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from thinwire.core.compressor import DTYPES
+from thinwire.engine.local import is_sharded, local
 from thinwire.engine.plan import Item
 
 COMPILED = "_orig_mod."  # what torch.compile puts before every name
@@ -20,6 +20,11 @@ class Trained(NamedTuple):
 
     parameter: nn.Parameter
     item: Item
+
+    @property
+    def local(self) -> Tensor:
+        """The part of the parameter that lies on this rank."""
+        return local(self.parameter)
 
 
 def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
@@ -54,11 +59,11 @@ def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None
 
 def check_parameter(p: nn.Parameter, name: str) -> None:
     """Refuse what buckets of float32 cannot hold."""
-    tensors = sys.modules.get("torch.distributed.tensor")  # if it was never imported, nothing is a DTensor
-    if tensors is not None and isinstance(p, tensors.DTensor):
+    if is_sharded(p):
         raise ValueError(
-            f"parameter {name} is a DTensor: FSDP or tensor parallelism shards it and exchanges its gradients; "
-            "write tw.attach(model, ...) with a model that every rank holds whole"
+            f"parameter {name} is a DTensor: FSDP or tensor parallelism shards it and exchanges its gradients; write "
+            'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"]) after fully_shard(model, '
+            'mesh=mesh["shard"]), or tw.attach(model, ...) with a model that every rank holds whole'
         )
     if p.dtype not in DTYPES:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from thinwire.core.method import Method, Overlap
+    from thinwire.exchange.inside_plan import InsidePlan
 
 MIN_SIZE = 10_000
 
@@ -33,6 +34,7 @@ class Item(NamedTuple):
     shape: tuple[int, ...]
     device: torch.device
     group: int = 0  # index of the optimizer's parameter group
+    whole: int = 0  # elements of the tensor of which it is a shard; 0 where it is no shard
 
     @property
     def numel(self) -> int:
@@ -62,6 +64,7 @@ class Plan:
 
     parcels: tuple[Parcel, ...]
     method: str
+    inside: InsidePlan | None = None  # of the shard groups, where FSDP's reduce-scatter is compressed too
 
     def __str__(self) -> str:
         lines = []
@@ -74,7 +77,7 @@ class Plan:
             for item in parcel.items:
                 shape = "x".join(map(str, item.shape)) or "scalar"
                 lines.append(f"  {item.name:<{width}}  {shape:>16}  {item.numel:>12,}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(() if self.inside is None else (str(self.inside),))])
 
 
 def make_plan(
@@ -99,7 +102,11 @@ def make_plan(
         if len({item.device for item in items}) > 1:
             raise ValueError(f"{method} exchanges the model in one piece, on one device; got several devices")
         return Plan((Parcel(tuple(reversed(items)), True),), method)
-    small = [i for i in items if i.numel < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)]
+    small = [
+        i
+        for i in items
+        if not i.numel or (i.whole or i.numel) < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)
+    ]
     aside = {item.name for item in small}
     parcels: list[Parcel] = []
     open_: list[Item] = []

@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from thinwire.engine.local import local
+
 
 @torch.no_grad()
 def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -16,12 +18,13 @@ def equalise(model: nn.Module, group: dist.ProcessGroup) -> None:
     first = dist.get_global_rank(group, 0)
     seen: set[int] = set()
     for tensor in [*model.parameters(), *model.buffers()]:
-        if id(tensor) not in seen and tensor.numel():
+        part = local(tensor)
+        if id(tensor) not in seen and part.numel():
             seen.add(id(tensor))
-            whole = tensor.detach().contiguous()
+            whole = part.detach().contiguous()
             dist.broadcast(whole, first, group)
-            if whole.data_ptr() != tensor.data_ptr():
-                tensor.copy_(whole)
+            if whole.data_ptr() != part.data_ptr():
+                part.copy_(whole)
     synchronise(model)
 
 
@@ -32,5 +35,5 @@ def floating(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def synchronise(model: nn.Module) -> None:
     """Wait for what this thread has queued on the GPUs of the model."""
-    for device in {tensor.device for tensor in [*model.parameters(), *model.buffers()] if tensor.is_cuda}:
+    for device in {tensor.device for tensor in map(local, [*model.parameters(), *model.buffers()]) if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()

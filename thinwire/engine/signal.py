@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from thinwire.core.signals import Grad, Momentum, Signal
+from thinwire.engine.local import local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,7 @@ class MomentumSource(Source):
 
     def _momentum(self, p: Parameter) -> Tensor:
         m = self._optimizer.state[p].get("exp_avg")
-        return torch.zeros_like(p, dtype=torch.float32) if m is None else m.float()
+        return torch.zeros_like(local(p), dtype=torch.float32) if m is None else local(m).float()
 
 
 def source(of: Signal, optimizer: Optimizer | None) -> Source:

@@ -10,9 +10,12 @@ moments and its count of steps as they are. After the step the gradients are bac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, final, get_args
 
 import torch
+
+from thinwire.engine.local import local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +35,12 @@ def check_policy(policy: str) -> None:
 class Skipping:
     """Leaves out the steps of one optimizer while `broken` is set."""
 
-    def __init__(self, optimizer: Optimizer | None, policy: OnNonfinite) -> None:
+    def __init__(
+        self, optimizer: Optimizer | None, policy: OnNonfinite, agree: Callable[[bool], bool] = bool
+    ) -> None:
+        """`agree` says what the ranks that hold the other shards of this model have found, too."""
         self.policy: OnNonfinite = policy
+        self._agree = agree
         self.broken = False  # the gradients at hand are not finite
         self.elsewhere: set[int] = set()  # parameters whose step has been taken by a server
         self.skipped = 0  # steps left out so far
@@ -43,11 +50,13 @@ class Skipping:
     def look(self) -> None:
         """Set `broken` by this rank's own gradients, for methods in which each rank steps by itself."""
         if self.policy != "keep" and self._optimizer is not None:
-            grads = [p.grad for p in self._parameters() if p.grad is not None]
+            grads = [local(p.grad) for p in self._parameters() if p.grad is not None]
             self.broken = not _finite(grads)
 
     def begin(self, step: int) -> None:
         """Apply the policy when the optimizer's step starts, or when gradients arrive in the middle of it."""
+        if self.policy != "keep":
+            self.broken = self._agree(self.broken)
         broken = self.broken and self.policy != "keep"
         if self._optimizer is None or not (self.elsewhere or broken):
             return

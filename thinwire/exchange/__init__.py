@@ -18,6 +18,7 @@ from thinwire.exchange.pairs import Pairs
 from thinwire.exchange.power_sgd import PowerSgd
 from thinwire.exchange.proximal import Proximal
 from thinwire.exchange.push_sum import PushSum
+from thinwire.exchange.reduce_scatter import ReduceScatter
 from thinwire.exchange.scatter_gather import ScatterGather
 from thinwire.exchange.server import Server
 from thinwire.exchange.shared_scale import SharedScale
@@ -42,6 +43,7 @@ __all__ = [
     "PowerSgd",
     "Proximal",
     "PushSum",
+    "ReduceScatter",
     "ScatterGather",
     "Server",
     "SharedScale",

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, final
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, part
+from thinwire.core.outline import Code, Gather, Phase, Size
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.reduce import REDUCE, Reduce, check_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 
 @final
@@ -60,3 +61,8 @@ class AllGather(Exchange):
         mine = empty(x) if payload is None else payload.data
         sizes = (self.channel.nbytes(ctx.layout),) * ctx.comm.size if self.channel.sends_always else None
         return await ctx.comm.all_gather(mine, sizes=sizes, exact=self.channel.predictable)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """One payload to everybody, and n to decode."""
+        coder, d = self.channel.encoder.id, layout.numel
+        return [Code("encode", coder, d), Gather(size(self.channel, layout)), Code("decode", coder, n * d)]

@@ -16,12 +16,13 @@ from thinwire.core.channel import Channel, check_channel
 from thinwire.core.compressor import scheme
 from thinwire.core.config import check_choice
 from thinwire.core.exchange import Exchange, part
+from thinwire.core.outline import Code, Phase, Reduce, Size
 from thinwire.core.payload import Payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -81,6 +82,17 @@ class AllReduce(Exchange):
         total.body.copy_((await self._mean(payload.body.view(torch.float32), ctx)).view(torch.uint8))
         total.seal(scheme(self.channel.encoder, ctx.layout), ctx.key, checksum=False)
         return self.channel.receive([total.data], part(state, "recv."), ctx)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """A sum of bodies, and a cast before and after it where the wire has 16 bits."""
+        floats = layout.numel if self.bare else self.channel.encoder.nbytes(layout) // 4
+        summed: list[Phase] = [Reduce(floats * WIRE[self.wire].itemsize)]
+        if self.wire != "fp32":
+            summed = [Code("encode", self.wire, floats), *summed, Code("decode", self.wire, floats)]
+        if self.bare:
+            return summed
+        coder = self.channel.encoder.id
+        return [Code("encode", coder, layout.numel), *summed, Code("decode", coder, layout.numel)]
 
     async def _mean(self, x: Tensor, ctx: Context) -> Tensor:
         x.div_(ctx.comm.size)

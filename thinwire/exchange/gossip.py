@@ -17,6 +17,7 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
+from thinwire.core.outline import Code, Phase, Size, Swap
 from thinwire.core.payload import Payload
 from thinwire.topology.base import Topology
 from thinwire.topology.mixing import check_topology, matrices
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.exchange import Scope
-    from thinwire.core.types import Context
+    from thinwire.core.types import Context, Layout
     from thinwire.topology.base import Around
 
 
@@ -67,6 +68,24 @@ class Gossip(Exchange):
             return list(combinations(range(n), 2))
         rows = [(i, self.topology.around(i, n, step)) for step in range(period) for i in range(n)]
         return sorted({(min(i, j), max(i, j)) for i, row in rows for j in row.sources})
+
+    def tail(self, n: int) -> int:
+        """Bytes that follow a payload among `n` ranks."""
+        return 0
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """A payload to the neighbours; theirs and the own one are decoded."""
+        if self.pulls or self.asynchronous:  # ranks take turns, or meet by chance
+            return super().outline(layout, n, size)
+        coder, d, rows = self.channels[0].encoder.id, layout.numel, self.topology.around
+
+        def around(rank: int, round_: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            near = rows(rank, n, round_)
+            return near.peers, tuple(near.sources)
+
+        heard = tuple((1 + len(rows(rank, n).sources)) * d for rank in range(n))
+        sent = size(self.channels[0], layout) + self.tail(n)
+        return [Code("encode", coder, d), Swap(sent, around), Code("decode", coder, heard)]
 
     def near(self, ctx: Context) -> Around:
         """The neighbours of this rank in this step; the weight of those that are gone falls to this rank."""

@@ -30,6 +30,7 @@ import torch
 from thinwire.compressors.topk import TopK
 from thinwire.core.channel import Channel, empty
 from thinwire.core.exchange import Exchange
+from thinwire.core.outline import Around, Code, Phase, Size, Swap
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import Sparse, among, check_top, settle
 from thinwire.kernels import selection
@@ -38,7 +39,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 
 @final
@@ -90,6 +91,32 @@ class GTopK(Exchange):
             await ctx.comm.swap(self._seal(total, ctx, 1), [guest])
             await ctx.comm.swap(self._seal((given[1], torch.zeros_like(given[1], dtype=p.dtype)), ctx, 2), [guest])
         return settle(total, given[0], p, state["send.residual"], size)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """Guests to their hosts, a hypercube of merges, and the result and what was kept back to the guests."""
+        cube = 1 << (n.bit_length() - 1)
+        coder, k = self.compressor.id, self.compressor.most(layout.numel)
+        sent = size(self.channels[0], layout)
+
+        def guests(rank: int, round_: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            other = rank - cube if rank >= cube else rank + cube
+            near = (other,) if other < n else ()
+            return near, near
+
+        def across(r: int) -> Around:
+            def peers(rank: int, round_: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+                near = (rank ^ 1 << r,) if rank < cube else ()
+                return near, near
+
+            return peers
+
+        up = tuple(sent if rank >= cube else 0 for rank in range(n))
+        down = tuple(sent if rank + cube < n else 0 for rank in range(n))
+        phases: list[Phase] = [Code("encode", coder, layout.numel)]
+        phases += [Swap(up, guests)] if n > cube else []
+        for r in range(cube.bit_length() - 1):
+            phases += [Swap(sent, across(r)), Code("decode", coder, 2 * k)]
+        return phases + ([Swap(down, guests), Swap(down, guests)] if n > cube else [])
 
     def _merge(self, a: Sparse, b: Sparse, given: list[Tensor], ctx: Context) -> Sparse:
         """The k largest of the sum; elements that are not among them are taken out of `given`."""

@@ -22,12 +22,13 @@ from thinwire.compressors.basis import BasisCompressor
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.exchange import Exchange, part
+from thinwire.core.outline import Code, Gather, Phase, Size
 from thinwire.exchange.all_reduce import AllReduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 
 @final
@@ -82,3 +83,8 @@ class MeanOfSenders(Exchange):
                 senders[places] += 1
             out = code.synthesise(total / senders.clamp(min=1), ctx.layout)
             return torch.where(out.isnan(), out, out.sign()) if self.sign else out
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """One payload to everybody, and n to decode."""
+        coder, d = self.channel.encoder.id, layout.numel
+        return [Code("encode", coder, d), Gather(size(self.channel, layout)), Code("decode", coder, n * d)]

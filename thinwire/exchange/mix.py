@@ -128,6 +128,10 @@ class Mix(Gossip):
             if "shift" in name:
                 tensor.copy_(x)
 
+    def tail(self, n: int) -> int:
+        """Where it follows the step, eta."""
+        return ETA if self.follows else 0
+
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model after mixing."""
         near = self.near(ctx)

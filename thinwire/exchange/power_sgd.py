@@ -40,6 +40,7 @@ import torch
 from thinwire.compressors.low_rank import LowRank, check_rank, draw, multiply, orthonormal
 from thinwire.core.channel import Channel
 from thinwire.core.exchange import Exchange
+from thinwire.core.outline import Code, Phase, Reduce, Size
 from thinwire.core.slots import Slot
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.memory.error_feedback import ErrorFeedback
@@ -113,6 +114,19 @@ class PowerSgd(Exchange):
             for piece, mean in zip(plain, rest, strict=True):
                 out[piece.start : piece.stop] = mean
         return out
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """Sums of P, with what travels as it is, and of Q; again where there are more iterations."""
+        pieces = LowRank(self.rank, self.least).pieces(layout)
+        matrices = [piece for piece in pieces if piece.rank]
+        ps, qs = sum(one.m * one.rank for one in matrices), sum(one.k * one.rank for one in matrices)
+        rest = sum(one.stop - one.start for one in pieces if not one.rank)
+        coder, d = self.channels[0].encoder.id, layout.numel
+        phases: list[Phase] = [Code("encode", coder, d), Reduce(4 * (ps + rest))]
+        for left in range(self.iterations - 1, -1, -1) if matrices else ():
+            phases += [Code("encode", coder, d), Reduce(4 * qs)]
+            phases += [Reduce(4 * ps)] if left else []
+        return [*phases, Code("decode", coder, d)]
 
     async def _factors(self, ms: list[Tensor], ps: list[Tensor], ctx: Context) -> tuple[list[Tensor], list[Tensor]]:
         """P^ and Q from the mean of the ranks' M Q; again from M Q where there are more iterations."""

@@ -25,6 +25,7 @@ from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, part
 from thinwire.core.memory import NoMemory
+from thinwire.core.outline import Code, Gather, Phase, Scatter, Size
 from thinwire.core.relay import relay
 from thinwire.core.slots import cut
 from thinwire.exchange.all_reduce import AllReduce
@@ -122,3 +123,17 @@ class ScatterGather(Exchange):
             if got.data_ptr() != out[low:high].data_ptr():
                 out[low:high] = got
         return out
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """Shards to their owners, and their means to everybody."""
+        up, down = self.hops.values()
+        cuts = shards(layout, n)
+        sizes = [cut.layout.numel for cut in cuts]
+        return [
+            Code("encode", up.encoder.id, layout.numel),
+            Scatter(tuple(size(up, cut.layout) for cut in cuts)),
+            Code("decode", up.encoder.id, tuple(n * d for d in sizes)),
+            Code("encode", down.encoder.id, tuple(sizes)),
+            Gather(tuple(size(down, cut.layout) for cut in cuts)),
+            Code("decode", down.encoder.id, layout.numel),
+        ]

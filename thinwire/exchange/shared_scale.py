@@ -37,6 +37,7 @@ from thinwire.core.channel import Channel
 from thinwire.core.compressor import scheme
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import Exchange
+from thinwire.core.outline import Code, Gather, Phase, Reduce, Scatter, Size
 from thinwire.core.payload import HEADER, Payload
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.shards import shards
@@ -113,6 +114,24 @@ class SharedScale(Exchange):
                 for data, cut, scale in zip(everybody, cuts, scales, strict=True)
             ]
             return torch.cat(parts)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """The largest scales, symbols to the shards' owners, and exact sums back."""
+        q, cuts = self.compressor, shards(layout, n)
+        scales = q.blocks(layout).count
+        if q.blocks(layout).starts is None:
+            scales = sum(q.blocks(cut.layout).count for cut in cuts)
+        coder, sizes = q.id, [cut.layout.numel for cut in cuts]
+        return [
+            Code("encode", coder, layout.numel),
+            Reduce(4 * scales),
+            Code("encode", coder, layout.numel),
+            Scatter(tuple(HEADER.size + q.nbytes(cut.layout) for cut in cuts)),
+            Code("decode", coder, tuple(n * d for d in sizes)),
+            Code("encode", coder, tuple(sizes)),
+            Gather(tuple(HEADER.size + wide_bytes(d, self.sum_width(n)) for d in sizes)),
+            Code("decode", coder, layout.numel),
+        ]
 
     def _scales(self, x: Tensor, cuts: Sequence[Shard], layout: Layout) -> Tensor:
         """Scales of this rank alone, of whole tensors or of the shards' blocks; `x` is clipped to them, in place."""

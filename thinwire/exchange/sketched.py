@@ -26,6 +26,7 @@ from thinwire.compressors.count_sketch import CountSketch
 from thinwire.compressors.sparse import check_count, how_many
 from thinwire.core.channel import BUCKET, Channel
 from thinwire.core.exchange import Exchange
+from thinwire.core.outline import Code, Phase, Reduce, Size
 from thinwire.exchange.all_reduce import AllReduce
 from thinwire.exchange.sparse import settle
 from thinwire.kernels import selection
@@ -34,7 +35,7 @@ from thinwire.memory.error_feedback import ErrorFeedback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from thinwire.core.types import Context, State
+    from thinwire.core.types import Context, Layout, State
 
 
 @final
@@ -88,3 +89,16 @@ class Sketched(Exchange):
         with ctx.clock.span("decode"):
             best, values = selection.top(selection.spoilt(total, exact), k)
             return settle((heavy[best], values), heavy[best], p, state["send.residual"], ranks)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """A sum of sketches, and one of the elements that they find heavy."""
+        d, sketch = layout.numel, self.sketch(layout.numel)
+        heavy = min(d, math.ceil(self.fetch * how_many(self.ratio, None, d)))
+        coder = sketch.id
+        return [
+            Code("encode", coder, d),
+            Reduce(sketch.nbytes(layout)),
+            Code("decode", coder, d),
+            Reduce(4 * heavy),
+            Code("decode", coder, heavy),
+        ]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from thinwire.core.channel import Channel
     from thinwire.core.exchange import Scope
-    from thinwire.core.types import Context, State
+    from thinwire.core.outline import Phase, Size
+    from thinwire.core.types import Context, Layout, State
 
 
 class Wrapper(Exchange):
@@ -128,6 +129,10 @@ class Wrapper(Exchange):
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Those of the inner exchange."""
         return self.inner.groups(size)
+
+    def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:
+        """Its own, or that of none: an inner outline is not what a wrapper does."""
+        return Exchange.outline(self, layout, n, size)
 
     def start(self, x: Tensor, state: State) -> None:
         """Start the inner exchange."""

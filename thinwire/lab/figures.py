@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from thinwire.core.rates import bits_per_second
-from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, language_table, race_table
+from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, language_table, race_table, scatter_table
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -360,6 +360,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "race-16": lambda data: race_table.page(data / "race-16.csv"),
     "language": lambda data: language_table.page(data / "language.csv"),
     "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
+    "reduce-scatter": lambda data: scatter_table.page(data / "reduce-scatter.csv"),
     **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)

@@ -6,7 +6,7 @@ exchanges are those of `attach`; the same seed gives the same run, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -73,6 +73,7 @@ def simulate(
     steps: int = 100,
     network: Network | None = None,
     stragglers: Stragglers | None = None,
+    failures: Mapping[int, float] | None = None,
     seed: int = 0,
     min_size: int | None = None,
     watch: Callable[[Moment], None] | None = None,
@@ -83,7 +84,8 @@ def simulate(
     `task` is the name of a task of the lab, such as "digits", or a `thinwire.sim.Problem`. Without a `network` it has
     1 Gbit/s and 1 ms. `watch` is told of every step of every worker. `until(rank, step)` is asked before each step: a
     worker for which it is true ends there, and so does one that has used up the budget of `Wire.batch`. Servers set
-    apart are among the workers.
+    apart are among the workers. `failures` says which ranks die, and after how many seconds: PeerError is raised when
+    the others can no longer go on.
 
     >>> import thinwire as tw
     >>> print(tw.simulate(tw.methods.qsgd(), "digits", workers=4, steps=2, network=tw.Network("100mbit", "1ms")))
@@ -114,9 +116,13 @@ def simulate(
                 watch(moments[-1])
         await worker.driver.ends()
 
+    for rank, time in (failures or {}).items():
+        clock.check_failure(rank, time)
     with torch.no_grad():  # tasks take turns, so that what one of them turns on must not stay on
         for worker in everybody:
             clock.spawn(worker.rank, life(worker))
+        for rank, time in (failures or {}).items():
+            clock.fail(rank, time)
         clock.run()
     stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
     tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)

@@ -21,6 +21,7 @@ import torch
 
 from thinwire.core.batches import Taken
 from thinwire.engine.events import Gradient, Overdue, StepBegins, StepEnds
+from thinwire.engine.local import like
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
 
@@ -121,8 +122,8 @@ class Batched(Schedule):
                 bucket.extra["start"].copy_(model)
         for bucket, members in zip(self.loop.buckets, self.loop.members, strict=True):
             for one, y in zip(members, bucket.cut(bucket.extra["start"]), strict=True):
-                p = one.parameter
-                pull = theta * (p - y.to(p.dtype))
+                p, x = one.parameter, one.local
+                pull = like(p, theta * (x - y.to(x.dtype)))
                 p.grad = pull if p.grad is None else p.grad.add_(pull)
 
     def _count(self) -> None:

@@ -126,7 +126,7 @@ class Models(Schedule):
                 with torch.no_grad():
                     going.x.sub_(going.bucket.extra["before"])
                     for one, view in zip(members, going.bucket.views, strict=True):
-                        view += one.parameter
+                        view += one.local
         loop.runner.check(rounds)
         loop.take()
         loop.kept["local"] = 0

@@ -211,11 +211,11 @@ class Outer(Schedule):
         anchor, sent = extra["anchor"].to(device), extra.get("sent", bucket.flat).to(device)
         at = Place(bucket.flat, anchor, before.to(device), sent, self.loop.runner.comm.size)
         for value, one in zip(bucket.cut(of.merge.merge(at)), members, strict=True):
-            one.parameter.copy_(value)
+            one.local.copy_(value)
 
     def _fill(self, bucket: Bucket, members: list[Trained]) -> None:
         for view, one in zip(bucket.views, members, strict=True):
-            view.copy_(one.parameter)
+            view.copy_(one.local)
 
     def give_up(self) -> None:
         """Forget what is under way, whose work has ended."""

@@ -1,0 +1,73 @@
+"""`thinwire simulate`: rows by shapes and with numbers, a trace, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thinwire.cli.app import main
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main(["simulate", *arguments, "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
+    return found
+
+
+def test_rows_by_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("sgd", "topk", "--workers", "4", "--steps", "3", "--rate", "100mbit", "--racks", "2")
+    sgd, topk = rows(capsys, *arguments, "--stragglers", "lognormal:0.1")
+    assert sgd["binds"] == "link"
+    assert sgd["step_s"] > 5 * topk["step_s"] > 0
+    assert sgd["step_s_p20"] <= sgd["step_s_p50"] <= sgd["step_s_p80"]
+    assert sgd["saves_s"] == max(sgd[f"saves_{what}_s"] for what in ("link", "latency", "processor", "computing"))
+    assert (sgd["bits_per_element"], list(topk["bits_per_element"])) == ({}, ["topk"])
+
+
+def test_rows_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = rows(capsys, "ssp", "--task", "digits", "--workers", "2", "--steps", "2")
+    assert row["bytes_per_step"] > 0
+    assert 0 < row["accuracy"] < 1
+    (row,) = rows(capsys, "qsgd", "--task", "digits", "--workers", "2", "--steps", "3", "--fail", "1@150ms")
+    assert row["stopped"].startswith("rank 1 died at 0.15 s")
+
+
+def test_a_trace_and_a_death(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    assert (
+        main(["simulate", "qsgd", "--workers", "3", "--steps", "3", "--fail", "1@0.25s", "--trace", str(file)]) == 0
+    )
+    assert "qsgd stopped after" in capsys.readouterr().out
+    assert json.loads(file.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["ssp"], "thinwire simulate METHOD --task digits"),
+        (["--model", "resnet51"], "unknown model 'resnet51'; did you mean 'resnet50' or 'resnet152'?"),
+        (["--fail", "x"], "write the rank and the time, --fail 3@2s"),
+        (["--fail", "9@1s"], "there is no rank 9 among 8"),
+        (["--stragglers", "lognorm:1"], "did you mean 'lognormal'"),
+        (["--stragglers", "lognormal"], "write --stragglers lognormal:0.3"),
+        (["--racks", "9"], "write racks=8 or less"),
+        (["--seconds", "0"], "write how long a step computes"),
+        (["--steps", "0"], "write steps=10"),
+        (["--task", "digits", "--workers", "300"], "write --workers 256 or less"),
+        (["sgd", "qsgd", "--trace", "t.json"], "a trace shows one method"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert sentence in " ".join(said.split())

@@ -1,0 +1,72 @@
+"""Load: what a worker computes in a step, as times: when each gradient is complete, and when the step is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+
+from thinwire.engine.plan import Item
+from thinwire.sim.models import MODELS, Weight
+from thinwire.sim.problem import FORWARD
+
+
+class Ready(NamedTuple):
+    """A parameter, and how many seconds after the start of a step its gradient is complete."""
+
+    name: str
+    shape: tuple[int, ...]
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Load:
+    """`tensors` in forward order; backward ends after `computed` seconds, and the optimizer's step takes `update`.
+
+    >>> load = Load.of("resnet50", seconds=0.3)
+    >>> load.numel, round(load.tensors[-1].seconds, 3)  # the last layer is ready first, when backward has just begun
+    (25557032, 0.1)
+    """
+
+    tensors: tuple[Ready, ...]
+    computed: float
+    update: float = 0.0
+    device: str = "cpu"  # where gradients lie, which decides how large buckets are
+
+    def __post_init__(self) -> None:
+        if not self.tensors:
+            raise ValueError('Load(tensors=()) has nothing to exchange; write Load.of("resnet50")')
+        times = [one.seconds for one in self.tensors]
+        if not (min(times) >= 0 and max(times) <= self.computed < math.inf and 0 <= self.update < math.inf):
+            raise ValueError(
+                f"Load(computed={self.computed}, update={self.update}): gradients are complete between 0 and "
+                f"computed; got {min(times):.6g} s to {max(times):.6g} s"
+            )
+
+    @classmethod
+    def of(cls, model: str | Sequence[Weight], seconds: float = 0.1, device: str = "cpu") -> Load:
+        """A named model, or a list of weights, of which a step computes for so long, a third of it forward."""
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"Load.of(seconds={seconds}): write how long a step computes, such as seconds=0.1")
+        weights = MODELS[model]() if isinstance(model, str) else model
+        total = sum(one.flops for one in weights)
+        ready, at = [], FORWARD * seconds
+        for one in reversed(weights):
+            at += (1 - FORWARD) * seconds * one.flops / total if total else 0.0
+            ready.append(Ready(one.name, one.shape, min(at, seconds)))
+        return cls(tuple(reversed(ready)), seconds, device=device)
+
+    @property
+    def numel(self) -> int:
+        """Elements of the model."""
+        return sum(math.prod(one.shape) for one in self.tensors)
+
+    @property
+    def items(self) -> list[Item]:
+        """What a bucket plan is made of."""
+        device = torch.device(self.device)
+        return [Item(one.name, one.shape, device) for one in self.tensors]
