@@ -40,7 +40,7 @@ test-docs: $(DOCS)
 TORCH ?= 2.15.0
 OTHER := .venv-torch-$(TORCH)
 test-torch: $(OTHER)/.installed
-	THINWIRE_PATIENCE=5 $(OTHER)/bin/python -m pytest -n 2 -o timeout=600 tests/distributed tests/engine tests/sim $(ARGS)
+	THINWIRE_PATIENCE=5 $(OTHER)/bin/python -m pytest -n 2 tests/distributed tests/engine tests/sim $(ARGS)
 
 $(OTHER)/.installed: pyproject.toml CMakeLists.txt
 	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
