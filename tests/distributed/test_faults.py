@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are b
 VICTIM = 2
 STEPS = 40
 WAIT = 30.0 * PATIENCE
-"""The time-out where a rank is killed. Sockets tell of it at once; by the clock a busy machine would drop the living."""
+"""The time-out where a rank is killed. Sockets tell of that at once; by the clock a busy machine drops the living."""
 
 
 def killed_without_leave(method: str) -> None:
