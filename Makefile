@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs
-EXTRA_DOCS := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])
+FRAMEWORKS := $(VENV)/.frameworks
+# The packages of extras alone: with `-e '.[docs]'` pip would compile the kernels a second time.
+PACKAGES := import sys, tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	print(*(package for name in sys.argv[1:] for package in extras[name]))
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-fsdp test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels clean
+.PHONY: demo test test-fsdp test-frameworks test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels \
+	clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -16,7 +20,11 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --ignore=tests/site
+	$(BIN)/python -m pytest -n 3 --ignore=tests/site --ignore=tests/frameworks
+
+# Adapters, with the real Transformers, Accelerate, Lightning, Ray, TensorBoard and W&B, which are a gigabyte to install.
+test-frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks
 
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
@@ -71,9 +79,13 @@ $(STAMP): $(NATIVE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
 	touch $@
 
-# The packages of the extra alone: with `-e '.[docs]'` pip would compile the kernels a second time.
 $(DOCS): $(STAMP)
-	$(BIN)/python -c "$(EXTRA_DOCS)" | xargs $(BIN)/python -m pip install --quiet -c constraints.txt
+	$(BIN)/python -c "$(PACKAGES)" docs | xargs $(BIN)/python -m pip install --quiet -c constraints.txt
+	touch $@
+
+$(FRAMEWORKS): $(STAMP)
+	$(BIN)/python -c "$(PACKAGES)" transformers accelerate lightning ray tensorboard wandb | \
+		xargs $(BIN)/python -m pip install --quiet -c constraints.txt
 	touch $@
 
 # Wheels for x86-64 and aarch64, and the sdist, into dist/, cross-compiled and checked; then tried without a compiler.

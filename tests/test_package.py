@@ -24,6 +24,7 @@ ORDER = [
     "engine",
     "optim",
     "sim",
+    "planning",
     "integrations",
     "thinwire",  # the package itself, whose names are the public ones
     "lab",

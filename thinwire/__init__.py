@@ -3,9 +3,13 @@
 `attach`, `ddp_hook` and `fsdp` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one
 from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
-`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes. `optim`
-has the optimizers that some methods need.
+`topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes; `plan`
+says what a method would make of a step. `optim` has the optimizers that some methods need. `integrations` has
+adapters to other packages, imported when used.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from thinwire import codecs, compressors, exchange, kernels, memory, methods, optim, server, sim, sync, topology
 from thinwire.comm import Comm, run
@@ -19,6 +23,7 @@ from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import Wire, attach, ddp_hook, fsdp
+from thinwire.planning import plan
 from thinwire.sim import simulate
 from thinwire.sync import Sync
 
@@ -49,6 +54,7 @@ __all__ = [
     "method",
     "methods",
     "optim",
+    "plan",
     "run",
     "server",
     "sim",
@@ -61,3 +67,14 @@ __all__ = [
 def __dir__() -> list[str]:
     """What is public: folders that work behind it are not shown."""
     return [*__all__, "__version__"]
+
+
+if _TYPE_CHECKING:
+    from thinwire import integrations as integrations
+else:
+
+    def __getattr__(name: str) -> object:
+        """`tw.integrations`, which is imported when it is used, and each adapter in it with its framework."""
+        if name == "integrations":
+            return _import_module("thinwire.integrations")
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}")

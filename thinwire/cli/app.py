@@ -14,6 +14,7 @@ from thinwire.cli import (
     demo,
     language,
     methods,
+    plan,
     race,
     report,
     reproduce,
@@ -35,10 +36,12 @@ app.command("train")(train.train)
 app.command("methods")(methods.methods)
 app.command("topology")(topology.topology)
 app.command("race")(race.race)
+app.command("plan")(plan.plan)
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 bench.app.command("language")(language.bench_language)
+bench.app.command("plan")(plan.bench)
 bench.app.command("simulate")(bench_simulate.bench_simulate)
 app.add_typer(bench.app, name="bench")
 

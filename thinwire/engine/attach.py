@@ -27,14 +27,17 @@ from thinwire.engine.local import local
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import (
-    attached,
     check_free,
     check_initialised,
     check_method_type,
     check_model,
     check_optimizer,
+    check_unclaimed,
+    claim,
     refuse_ddp,
+    refuse_wrapped_later,
     tuple_of,
+    unclaim,
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
@@ -44,7 +47,7 @@ from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
-from thinwire.engine.telemetry import Telemetry, stamp
+from thinwire.engine.telemetry import stamp
 from thinwire.engine.transport import ProcessTransport
 
 
@@ -86,8 +89,10 @@ def attach(
     group = process_group or dist.group.WORLD
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    wire = Wire(model, optimizer, trained(model, optimizer), method, group, settings, by_hooks)
+    members = trained(model, optimizer)
+    wire = Wire(model, optimizer, members, method, group, settings, by_hooks)
     wire._hold(refuse_ddp(model))
+    wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
 
 
@@ -123,6 +128,7 @@ class Wire:
         self._optimizer, self._group, self._settings = optimizer, group, settings
         self._make_driver, self._block, self._share = make_driver, block, share or Whole()
         self._trained, self._buffers = members, floating(model)
+        check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
         self._quiet = 0  # depth of no_sync blocks
         self._skipped = 0  # steps left out under methods before a switch
@@ -139,8 +145,7 @@ class Wire:
             self._close(failed=True, why=f"it failed in attach: {error}")
             raise
         self._transport.watch.beating = False
-        if optimizer is not None:
-            attached.add(optimizer)
+        claim(members, optimizer)
 
     # What a training loop uses.
 
@@ -347,8 +352,7 @@ class Wire:
         self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
-        if self._optimizer is not None:
-            attached.discard(self._optimizer)
+        unclaim(self._trained, self._optimizer)
         for hook in self._hooks:
             hook.remove()
         failed = error is not None

@@ -10,6 +10,7 @@ do not depend on them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
@@ -24,7 +25,14 @@ from thinwire.engine.attach import Wire
 from thinwire.engine.filling import Place
 from thinwire.engine.hooks import HookDriver
 from thinwire.engine.loop import Loop
-from thinwire.engine.misuse import check_free, check_method_type, check_optimizer, tuple_of
+from thinwire.engine.misuse import (
+    check_free,
+    check_method_type,
+    check_no_hook,
+    check_optimizer,
+    check_same_model,
+    tuple_of,
+)
 from thinwire.engine.parameters import exchanged_by_ddp
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
@@ -57,17 +65,27 @@ def ddp_hook(
             f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
             "write model = DDP(model), or tw.attach(model, optimizer, method)"
         )
+    check_no_hook(model)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
+    return wire_and_hook(method, model, optimizer, settings)
+
+
+def wire_and_hook(
+    method: Method, model: DistributedDataParallel, optimizer: Optimizer | None, settings: Settings
+) -> tuple[Wire, Hook]:
+    """As `ddp_hook`, also for a model whose hook hands over to those of several wires, one after the other."""
     _check_signal(method, optimizer)
     if optimizer is not None:
         check_optimizer(optimizer)
         check_free(optimizer)
-    check_policy(on_nonfinite)
+    check_policy(settings.on_nonfinite)
+    members = exchanged_by_ddp(model, optimizer)
+    if optimizer is not None:
+        check_same_model(optimizer, members)
 
     def make(loop: Loop, transport: ProcessTransport) -> HookDriver:
-        return DdpDriver(loop, transport, model.process_group)
+        return DdpDriver(loop, transport, model)
 
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
-    members = exchanged_by_ddp(model, optimizer)
     block = "`with model.no_sync():`"
     group = model.process_group
     return Wire(model.module, optimizer, members, method, group, settings, make, equal=True, block=block), _hook
@@ -92,14 +110,25 @@ class DdpDriver(HookDriver):
     """Takes the gradients that DDP hands over, and delivers all results when it hands over the last bucket."""
 
     overdue = False  # DDP calls its hook in every backward pass
+    delivers_late = True
 
-    def __init__(self, loop: Loop, transport: ProcessTransport, group: dist.ProcessGroup) -> None:
+    def __init__(self, loop: Loop, transport: ProcessTransport, model: DistributedDataParallel) -> None:
         super().__init__(loop, schedule(loop), transport.run)
         self._places = {id(place.one.parameter): place for place in loop.filling.places}
-        self._group = group
+        self._model = weakref.ref(model)  # which has the hook, and with it this driver
+        self._group = model.process_group
         self._open = True
         self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
         self._grads: dict[int, Tensor] = {}  # by parameter, where the results go
+
+    async def step_begins(self, *, closure: bool = False) -> None:
+        """Refuse to step while DDP does not know of its hook."""
+        model = self._model()
+        if model is not None and not model._comm_hooks:
+            raise ValueError(
+                "DDP was not given its hook; write model.register_comm_hook(*tw.ddp_hook(method, model, optimizer))"
+            )
+        await super().step_begins(closure=closure)
 
     def filled(self, place: Place, view: Tensor) -> None:
         """DDP keeps its own gradients."""

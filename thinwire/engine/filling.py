@@ -66,7 +66,8 @@ class Filling:
         self._launched = []
         for bucket in loop.buckets:
             bucket.emptied()
-        if self.since_step and not loop.stepping and not self._warned and not loop.skipping.broken:
+        told = self._warned or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
+        if self.since_step and not loop.stepping and not told:
             self._warned = True
             warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
 

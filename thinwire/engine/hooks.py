@@ -33,7 +33,12 @@ class Removable(Protocol):
 
 
 class HookDriver(Driver):
-    """Base of the drivers in a real process: the hooks on the optimizer. `close` removes all hooks."""
+    """Base of the drivers in a real process: the hooks on the optimizer. `close` removes all hooks.
+
+    `delivers_late` says that results become gradients when the backward pass has ended, and not before.
+    """
+
+    delivers_late = False
 
     def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         super().__init__(loop, schedule)
@@ -66,10 +71,15 @@ class HookDriver(Driver):
             self._blocking(coroutine)
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """A schedule that takes closures has its gradients now; the optimizer is then given the loss alone."""
+        """A schedule that takes closures has its gradients now, and the optimizer is then given the loss alone.
+
+        Where a step is left out by looking at its gradients as it begins, a closure computes them now, too; the
+        optimizer's first call finds them computed.
+        """
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         self.loop.again = None
-        if closure is None or not self.schedule.takes_closures:
+        before = self.schedule.takes_closures or self.schedule.looks_at_gradients or self.delivers_late
+        if closure is None or not before:
             self.run(self.step_begins(closure=closure is not None))
             return None
 
@@ -79,9 +89,13 @@ class HookDriver(Driver):
 
         with torch.enable_grad():
             loss = closure()
-        self.loop.again = again
+        if self.schedule.takes_closures:
+            self.loop.again = again
+            self.run(self.step_begins())
+            return (args[0], lambda: loss), {}
         self.run(self.step_begins())
-        return (args[0], lambda: loss), {}
+        computed = [loss]
+        return (args[0], lambda: computed.pop() if computed else closure()), {}
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.run(self.step_ends())

@@ -15,7 +15,7 @@ from thinwire.engine.ending import release, watch_over
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
-from thinwire.engine.misuse import attached, refuse_ddp
+from thinwire.engine.misuse import check_unclaimed, claim, refuse_ddp, unclaim
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
@@ -60,7 +60,8 @@ class Member:
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, method: Method, crews: Crews, settings: Settings
     ) -> None:
-        members = trained(model, optimizer)
+        members = self._trained = trained(model, optimizer)
+        check_unclaimed(members)
         items = [item for _, item in members]
         check_exclude(items, settings.exclude)
         self._optimizer, self._crews = optimizer, crews
@@ -98,7 +99,7 @@ class Member:
             self._close()
             raise
         self._refused = refuse_ddp(model)
-        attached.add(optimizer)
+        claim(members, optimizer)
         watch_over(self)
 
     @property
@@ -156,7 +157,7 @@ class Member:
         """Take part no longer; the others go on."""
         release(self)
         self._refused.remove()
-        attached.discard(self._optimizer)
+        unclaim(self._trained, self._optimizer)
         self._close()
 
     def __enter__(self) -> Member:

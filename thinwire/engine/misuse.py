@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,10 +13,15 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
 from thinwire.core.method import Method
 
-attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+if TYPE_CHECKING:
+    from thinwire.engine.parameters import Trained
+
+_optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_parameters = WeakIdKeyDictionary()  # a tensor's == compares its elements, so that a WeakSet does not serve
 
 
 def check_method_type(method: Any, call: str) -> None:
@@ -27,7 +33,7 @@ def check_method_type(method: Any, call: str) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse wrappers that exchange gradients themselves."""
+    """Refuse wrappers that exchange gradients themselves, and models with such a wrapper inside."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"attach takes a torch.nn.Module; got {type(model).__name__}")
     if isinstance(model, DistributedDataParallel | DataParallel):
@@ -35,6 +41,23 @@ def check_model(model: nn.Module) -> None:
             f"{type(model).__name__} exchanges gradients itself; write tw.attach(model.module, ...), or "
             "model.register_comm_hook(*tw.ddp_hook(method, model))"
         )
+    if inside := wrapper_in(model):
+        raise ValueError(
+            f"{inside} exchanges the gradients of its part itself; build the model without that wrapper, and write "
+            "tw.attach(model, ...)"
+        )
+
+
+def wrapper_in(model: nn.Module) -> str:
+    """A wrapper in the model that exchanges gradients, in words; empty if there is none."""
+    kinds: tuple[type, ...] = (DistributedDataParallel, DataParallel)
+    sharding = sys.modules.get("torch.distributed.fsdp")  # if it was never imported, nothing is wrapped in it
+    if sharding is not None:
+        kinds += (sharding.FullyShardedDataParallel,)
+    for name, module in model.named_modules():
+        if isinstance(module, kinds):
+            return f"{type(module).__name__} around {name or 'the model'}"
+    return ""
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -60,8 +83,53 @@ def check_initialised() -> None:
 
 def check_free(optimizer: Optimizer) -> None:
     """Refuse a second wire on one optimizer: its gradients would be exchanged twice."""
-    if optimizer in attached:
+    if optimizer in _optimizers:
         raise ValueError("this optimizer is attached already; write wire.switch(method), or wire.detach() first")
+
+
+def check_unclaimed(members: Iterable[Trained]) -> None:
+    """Refuse a second wire on one parameter, whichever optimizers the two have."""
+    for p, item in members:
+        if p in _parameters:
+            raise ValueError(
+                f"parameter {item.name} is exchanged by another wire already; write wire.switch(method), or "
+                "wire.detach() first"
+            )
+
+
+def claim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
+    """Remember what a wire exchanges."""
+    if optimizer is not None:
+        _optimizers.add(optimizer)
+    for p, _ in members:
+        _parameters[p] = True
+
+
+def unclaim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
+    """Forget it, when the wire is closed."""
+    if optimizer is not None:
+        _optimizers.discard(optimizer)
+    for p, _ in members:
+        _parameters.pop(p, None)
+
+
+def check_no_hook(model: DistributedDataParallel) -> None:
+    """Refuse a model of DDP that has a hook: it takes one, and keeps it for ever."""
+    if model._comm_hooks:
+        raise ValueError(
+            "this DistributedDataParallel has a hook already, and keeps it for ever; write wire.switch(method), or "
+            "model = DDP(model.module)"
+        )
+
+
+def check_same_model(optimizer: Optimizer, members: Sequence[Trained]) -> None:
+    """Refuse the optimizer of another model, whose steps would say nothing about this one."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(p) in own for p, _ in members):
+        raise ValueError(
+            "the optimizer has no parameter that DDP exchanges; make it from model.parameters(), and write "
+            "tw.ddp_hook(method, model, optimizer)"
+        )
 
 
 def tuple_of(exclude: Sequence[str]) -> tuple[str, ...]:
@@ -88,3 +156,33 @@ def refuse_ddp(model: nn.Module) -> RemovableHandle:
             )
 
     return model.register_forward_pre_hook(before_forward)
+
+
+def refuse_wrapped_later(model: nn.Module, optimizer: Optimizer, members: Sequence[Trained]) -> RemovableHandle:
+    """Raise in the optimizer's first step if a wrapper has taken the model's parameters, or a part of it, meanwhile.
+
+    FSDP puts other parameters in their place, so that those of the optimizer would never get a gradient.
+    """
+
+    looked = False
+
+    def before_step(stepping: Optimizer, args: Any, kwargs: Any) -> None:
+        nonlocal looked
+        if looked:  # it stays until the wire is closed, since torch is going through the hooks now
+            return
+        looked = True
+        now = {id(p): tuple(p.shape) for p in model.parameters()}
+        gone = next((item.name for p, item in members if now.get(id(p)) != item.shape), "")
+        if gone:
+            raise ValueError(
+                f"parameter {gone} is not in the model any more, as after fully_shard(model): wrap the model first, "
+                "then write optimizer = ...(model.parameters()) and tw.attach(model, optimizer, method)"
+            )
+        if inside := wrapper_in(model):
+            raise ValueError(
+                f"{inside} came after attach and exchanges gradients, too; build the model without that wrapper, and "
+                "write tw.attach(model, ...)"
+            )
+
+    handle: RemovableHandle = optimizer.register_step_pre_hook(before_step)
+    return handle

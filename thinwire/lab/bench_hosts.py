@@ -93,7 +93,9 @@ class Job:
 
 
 @dataclass(frozen=True)
-class _Contestant:
+class Contestant:
+    """How it steps, what its counters say, and how many steps it warms up."""
+
     step: Callable[[], None]
     stats: Callable[[], dict[str, float]] = dict
     warmup: int = WARM
@@ -112,25 +114,26 @@ class _Measured:
 
 
 Steps = Callable[[nn.Module, Optimizer], Callable[[], None]]  # what a step is, for a model and its optimizer
-Build = Callable[[nn.Module, Steps], AbstractContextManager[_Contestant]]
+Build = Callable[[nn.Module, Steps], AbstractContextManager[Contestant]]
 
 
 @contextmanager
-def _alone(net: nn.Module, steps: Steps) -> Iterator[_Contestant]:
-    yield _Contestant(steps(net, SGD(net.parameters(), lr=STEP.lr)))
+def _alone(net: nn.Module, steps: Steps) -> Iterator[Contestant]:
+    yield Contestant(steps(net, SGD(net.parameters(), lr=STEP.lr)))
 
 
 @contextmanager
-def _rival(net: nn.Module, steps: Steps, *, wrap: Callable[[nn.Module], nn.Module]) -> Iterator[_Contestant]:
-    yield _Contestant(steps(wrap(net), SGD(net.parameters(), lr=STEP.lr)))
+def _rival(net: nn.Module, steps: Steps, *, wrap: Callable[[nn.Module], nn.Module]) -> Iterator[Contestant]:
+    yield Contestant(steps(wrap(net), SGD(net.parameters(), lr=STEP.lr)))
 
 
 @contextmanager
-def _attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[_Contestant]:
+def attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]:
+    """A model under a method of ours."""
     method = tw.method(text)
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
-        yield _Contestant(steps(net, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
+        yield Contestant(steps(net, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
 
 
 BASELINES: dict[str, Build] = {
@@ -141,7 +144,7 @@ BASELINES: dict[str, Build] = {
 
 def bench(say: Say, job: Job) -> list[Row]:
     """One row per contestant; this runs on every rank, and the rows of rank 0 count."""
-    builds = BASELINES | {text: partial(_attached, text=text) for text in job.methods}
+    builds = BASELINES | {text: partial(attached, text=text) for text in job.methods}
     measured = {name: _Measured() for name in builds}
     whole, steps = _work(job)
     for turn in range(job.turns):
@@ -173,12 +176,12 @@ def _turn(build: Build, whole: nn.Module, steps: Steps, job: Job, measured: _Mea
         for _ in range(contestant.warmup):
             contestant.step()
         reshape(job.rate)
-        (longest,) = over_ranks([_sample(contestant)], dist.ReduceOp.MAX)
+        (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
         fewest = math.ceil(FEWEST / job.turns)
         count = min(MOST, max(fewest, int(job.budget / job.turns / (longest * contestant.period))))
         dist.barrier()
         bytes_before, before, cpu = transmitted(), contestant.stats(), time.process_time()
-        times = [_sample(contestant) for _ in range(count)]
+        times = [sample(contestant) for _ in range(count)]
         dist.barrier()  # now every host has received, so that every byte has been counted
         bytes_after, after, cpu = transmitted(), contestant.stats(), time.process_time() - cpu
         *slowest, busiest = over_ranks([*times, bytes_after - bytes_before], dist.ReduceOp.MAX)
@@ -198,7 +201,7 @@ def reshape(rate: str) -> None:
     dist.barrier()
 
 
-def _sample(contestant: _Contestant) -> float:
+def sample(contestant: Contestant) -> float:
     """Seconds per step on this rank, measured over one period."""
     dist.barrier()
     start = time.perf_counter()

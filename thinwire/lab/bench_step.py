@@ -100,10 +100,10 @@ def model(params: int) -> nn.Module:
     Weights and activations keep the scale of what passes through, so that 24 layers have gradients as large as 4
     layers, and few of their elements are exactly 0.
     """
-    width, generator = _width(params), torch.Generator().manual_seed(0)
+    side, generator = width(params), torch.Generator().manual_seed(0)
     parts: list[nn.Module] = []
-    for _ in range(max(1, round(params / width**2))):
-        layer = nn.Linear(width, width, bias=False)
+    for _ in range(max(1, round(params / side**2))):
+        layer = nn.Linear(side, side, bias=False)
         nn.init.kaiming_normal_(layer.weight, SLOPE, generator=generator)
         parts += [layer, nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*parts)
@@ -111,10 +111,11 @@ def model(params: int) -> nn.Module:
 
 def batch(params: int, size: int = BATCH) -> Tensor:
     """What this rank trains on."""
-    return torch.randn(size, _width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
+    return torch.randn(size, width(params), generator=torch.Generator().manual_seed(dist.get_rank()))
 
 
-def _width(params: int) -> int:
+def width(params: int) -> int:
+    """Of a layer."""
     return min(WIDTH, max(1, math.isqrt(params)))
 
 

@@ -12,7 +12,16 @@ from pathlib import Path
 from statistics import fmean
 
 from thinwire.core.rates import bits_per_second
-from thinwire.lab import bench_checksum, bench_eta, bench_gpu, drawings, language_table, race_table, scatter_table
+from thinwire.lab import (
+    bench_checksum,
+    bench_eta,
+    bench_gpu,
+    drawings,
+    language_table,
+    plan_table,
+    race_table,
+    scatter_table,
+)
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS
@@ -361,6 +370,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "language": lambda data: language_table.page(data / "language.csv"),
     "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
     "reduce-scatter": lambda data: scatter_table.page(data / "reduce-scatter.csv"),
+    **plan_table.TABLES,
     **stragglers.TABLES,
     **{
         f"{name}-{section}": partial(paper, name, section)

@@ -19,6 +19,9 @@ class Schedule(ABC):
     hears_gradients = False  # whether it awaits `Gradient`
     hears_loss = False  # whether it asks for the loss of every step
     takes_closures = False  # whether the closure of a step is called before `StepBegins`, and may be called again
+    looks_at_gradients = (
+        False  # whether it looks at a step's gradients at `StepBegins`; a closure is called before it
+    )
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Models(Schedule):
     """`kept["local"]` counts the steps since the last exchange."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self._exchange, self._every = loop.method.exchange, loop.method.sync.every

@@ -48,6 +48,8 @@ CLOSED = -1  # for a fragment of which nothing is under way
 class Outer(Schedule):
     """`kept`: local steps; by fragment, in which step it is launched next, and in which what is under way is used."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         of = self._of = cast("Delta", loop.method.sync.of)

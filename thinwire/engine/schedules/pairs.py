@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class Pairs(Schedule):
     """Steps into a shared model."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         loop.extra("model")

@@ -75,6 +75,8 @@ class Prepared(NamedTuple):
 class Quorum(Schedule):
     """An outer loop among the crews of `crews`; `fields` must be the same on all ranks."""
 
+    looks_at_gradients = True
+
     def __init__(self, loop: Loop, model: nn.Module, crews: Crews, fields: Mapping[str, int]) -> None:
         super().__init__(loop)
         self.outer = Outer(loop)

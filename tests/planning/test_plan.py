@@ -1,0 +1,158 @@
+"""`tw.plan` and `thinwire plan`: what is measured becomes an outlook; bad input is one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import thinwire as tw
+from thinwire.cli.app import main
+from thinwire.engine.plan import Item
+from thinwire.lab.bench_plan import choices, summary
+from thinwire.planning.computing import Computing
+from thinwire.planning.contestant import Contestant, Sending
+from thinwire.planning.link import Link, Sockets
+from thinwire.planning.outlook import Setting, outlook, pays_below
+from thinwire.planning.rivals import RIVALS
+from thinwire.planning.script import Ask, Script, Work
+
+ITEMS = (Item("weight", (1 << 20,), torch.device("cpu")),)
+COMPUTING = Computing(ITEMS, (0.02,), 0.02, (0.02, 0.024, 0.03))
+DDP = RIVALS["ddp"].contestant("ddp", ITEMS, 0.0)
+
+
+def coded(bits: float, codec: float, name: str = "coded") -> Contestant:
+    """A method that sends so many bits per element in a ring, and takes so long to encode them."""
+    script = Script((Work(codec), Ask("ring", bits / 8 * (1 << 20))))
+    return Contestant(name, (Sending(("weight",), (script,)),), 5)
+
+
+def setting(rate: float) -> Setting:
+    return Setting(4, Link(rate, goodput=1.0), COMPUTING, Sockets())
+
+
+def test_it_pays_below_the_rate_at_which_encoding_takes_what_it_saves() -> None:
+    saved = 1.5 * (32 - 4) * (1 << 20)  # bits on the wire of each of four hosts
+    assert pays_below(setting(1e9), coded(4, 0.01), DDP) == pytest.approx(saved / 0.01, rel=1e-3)
+    assert pays_below(setting(1e9), coded(40, 0.01), DDP) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "recommended", "binds"), [(1e8, "coded", "link"), (1e9, "coded", "link"), (1e11, "ddp", "computing")]
+)
+def test_what_is_recommended_and_why(rate: float, recommended: str, binds: str) -> None:
+    found = outlook(setting(rate), [DDP, coded(4, 0.01)])
+    assert found.recommended == recommended
+    assert found.row("ddp").binds == binds
+    assert ("the link binds" in found.reason) == (binds == "link")
+    assert [row.step_ms for row in found.rows] == sorted(row.step_ms for row in found.rows)
+    for row in found.rows:
+        assert row.step_ms_p20 <= row.step_ms <= row.step_ms_p80
+    assert f"Take {recommended}: " in str(found)
+    assert "docs/choosing.md" in str(found)
+    told = json.loads(found.json())
+    assert told["recommended"] == recommended
+    assert {row["method"] for row in told["rows"]} == {"ddp", "coded"}
+
+
+def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
+    found = outlook(setting(1e9), [DDP, coded(4, 0.01)])
+    found.plot(tmp_path / "plan.svg")
+    assert (tmp_path / "plan.svg").read_text().count("coded") == 1  # its name, beside its line
+    with pytest.raises(ValueError, match=r"write --plot plan\.png"):
+        found.plot(tmp_path / "plan.txt")
+
+
+def test_a_model_is_measured_and_stays_as_it_is() -> None:
+    net = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+    before = [p.detach().clone() for p in net.parameters()]
+    batch = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3]))
+    network = tw.Network("10mbit", "1ms")
+    found = tw.plan(
+        net, batch, loss=nn.functional.cross_entropy, link=network, hosts=4, methods=["int8", "ef-signsgd"]
+    )
+    assert {row.method for row in found.rows} == {*RIVALS, "int8", "ef-signsgd"}
+    assert (found.hosts, found.rate, found.parameters) == (4, 1e7, sum(p.numel() for p in net.parameters()))
+    assert found.row("ddp").sent_bytes == 6 * found.parameters
+    assert found.row("ef-signsgd").memory_bytes > 4 * 128 * 128
+    # At 10 Mbit/s what is sent decides; everything that is sent takes at least this long.
+    for row in found.rows:
+        assert row.step_ms >= 1e3 * row.sent_bytes * 8 / 1e7
+    assert found.row("int8").step_ms < found.row("ddp").step_ms
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
+    assert all(p.grad is None for p in net.parameters())
+    assert not dist.is_initialized()
+
+
+def test_bad_input_is_one_sentence() -> None:
+    net, x = nn.Linear(2, 2), torch.ones(1, 2)
+    with pytest.raises(ValueError, match=r"write tw\.plan\(model, batch, hosts=16\)"):
+        tw.plan(net, x, link="1gbit")
+    with pytest.raises(ValueError, match=r'write link=tw\.Network\("1gbit", "1ms"\)'):
+        tw.plan(net, x, hosts=4)
+    with pytest.raises(TypeError, match="a tensor or a pair of inputs and targets; got dict"):
+        tw.plan(net, {"x": x}, link="1gbit", hosts=4)
+    with pytest.raises(ValueError, match="the batch has targets; write loss="):
+        tw.plan(net, (x, x), link="1gbit", hosts=4)
+    with pytest.raises(ValueError, match="unknown method 'qsdg'; did you mean 'qsgd'"):
+        tw.plan(net, x, link="1gbit", hosts=4, methods=["qsdg"])
+    with pytest.raises(ValueError, match=r"write tw\.simulate"):
+        tw.plan(net, x, link="1gbit", hosts=4, methods=["asgd"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosts", "1"], "write --hosts 4"),
+        (["--rate", "fast"], "write a number and kbit, mbit or gbit"),
+        (["--model", "resnet51"], "there is no model 'resnet51'; write --model mlp, "),
+        (["--model", "resnet50"], "--model resnet50 --computing 300ms"),
+        (["--computing", "1s"], "leave --computing out"),
+        (["--params", "0"], "positive numbers"),
+        (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
+        (["--plot", "plan.txt"], "write --plot plan.png"),
+        (["--model", "gpt2", "--computing", "1s", "--verify"], "write --model mlp --verify"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--hosts", "1"], ["--hosts", "two"], ["--rate", "1gbit,fast"], ["--params", "0"]]
+)
+def test_bad_arguments_of_the_benchmark(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "plan", *arguments]) == 2
+    assert "write" in capsys.readouterr().err
+
+
+def test_the_summary_of_cells() -> None:
+    cells = [("ddp", 100.0, 110.0), ("int8", 50.0, 40.0), ("topk", 49.0, 52.0)]
+    rows = [
+        {
+            "method": m,
+            "hosts": 2,
+            "rate": "1gbit",
+            "predicted_ms": p,
+            "step_ms": s,
+            "error": p / s - 1,
+            "computing_ms": 10.0,
+            "computing_now_ms": 0.1 * s,
+        }
+        for m, p, s in cells
+    ]
+    told = summary(rows)
+    assert told["cells"] == 3
+    assert told["worst_error"] == pytest.approx(0.25)
+    assert [(chosen["method"], best["method"]) for chosen, best in choices(rows)] == [("topk", "int8")]
+    assert told["recommended_loses"] == pytest.approx(0.3)
+    assert told["recommended_near"] == 0
+    assert (told["computing_from"], told["computing_to"]) == pytest.approx((0.4, 1.1))

@@ -1,0 +1,31 @@
+"""What one rank meets when it reads files is told to all, so that none waits for a rank that has given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def gathered(value: T) -> list[T]:
+    """The values of all ranks."""
+    said: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(said, value)
+    return said
+
+
+def agreed(work: Callable[[], T]) -> T:
+    """The result of `work`; an error in a file or in reading it on one rank is raised on every rank."""
+    result, wrong = None, ""
+    try:
+        result = work()
+    except (ValueError, OSError, RuntimeError) as error:
+        wrong = str(error) or type(error).__name__
+    said = gathered(wrong)
+    if any(said):
+        rank = next(rank for rank, text in enumerate(said) if text)
+        raise ValueError(wrong or f"rank {rank}: {said[rank]}")
+    return cast("T", result)

@@ -1,0 +1,202 @@
+"""Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
+
+All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
+rate, the link itself, with messages of their own. From that every cell is forecast. Only then are steps taken: every
+contestant is built once, warms up on free links, and takes timed steps at every rate. Each starts at a barrier and
+ends when the slowest rank has ended. No step that is forecast is used to forecast it, or another one.
+
+    error = predicted / measured - 1
+
+computing_ms is a step without communication when everything was measured, and computing_now_ms just before the cells
+of a row: where they differ, something else has begun or ended on the machine, and the error is its as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch.distributed as dist
+from torch import nn
+
+import thinwire as tw
+from thinwire.core.rates import bits_per_second
+from thinwire.lab.bench_hosts import BASELINES, FREE, Build, attached, over_ranks, reshape, sample
+from thinwire.lab.bench_step import batch, model, stepper
+from thinwire.lab.launch import Say
+from thinwire.lab.records import Row, quantiles
+from thinwire.planning import between
+from thinwire.planning.contestant import Contestant
+from thinwire.planning.outlook import BASE, CLOSE, Setting
+from thinwire.planning.planner import steps_of
+from thinwire.planning.profile import measured
+from thinwire.planning.rivals import RIVALS
+
+METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
+HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
+PARAMS = 12 << 20
+FEWEST, MOST = 2, 10  # timed steps of a cell
+NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to forecast and measure; `budget` is how many seconds the timed steps of a cell take."""
+
+    methods: Sequence[str]
+    params: int
+    rates: Sequence[str]
+    budget: float
+    batch: int = 1
+    rivals: Sequence[str] = tuple(RIVALS)
+
+    def check(self, hosts: Sequence[int]) -> None:
+        """Raise a ValueError for settings that cannot be measured."""
+        if self.params < 1 or self.batch < 1 or self.budget <= 0 or not self.rates or not hosts:
+            raise ValueError(
+                "params, batch and budget are positive, and there are hosts and rates; write --hosts 2,4 --rate 1gbit"
+            )
+        if min(hosts) < 2:
+            raise ValueError(f"hosts={min(hosts)}: between how many? write --hosts 2,4,8")
+        for rate in self.rates:
+            bits_per_second(rate)
+        for text in self.methods:
+            tw.method(text)
+
+
+def bench(say: Say, job: Job) -> list[Row]:
+    """One row per cell; this runs on every rank, and the rows of rank 0 count."""
+    first = dist.get_rank() == 0
+
+    def tell(text: str) -> None:
+        """Ranks measure the same at the same time, as they will train."""
+        dist.barrier()
+        if first:
+            say(("measuring", text))
+
+    net = model(job.params)
+    settings, contestants = _forecasts(job, net, tell)
+    alone, _ = steps_of(batch(job.params, job.batch), None, None)(copy.deepcopy(net))
+    rows = []
+    for one in contestants:
+        if first:
+            say(("steps", one.name))
+        now = median(between.slowest([_timed(alone) for _ in range(MOST)][1:]))
+        build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
+        for rate, times in _steps(build, net, job).items():
+            rows.append(_row(one, settings[rate], rate, times, job) | {"computing_now_ms": 1e3 * now})
+        gc.collect()  # DDP is part of a cycle, and as large as the model
+    return rows
+
+
+def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant]]:
+    """The setting at each rate, and the contestants, before any of them has taken a step."""
+    n = dist.get_world_size()
+    group, other = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
+    reshape(FREE)
+    tell("sockets")
+    sockets = between.sockets(group)
+    makes = steps_of(batch(job.params, job.batch), None, None)
+    profile = measured(net, makes, share=(os.cpu_count() or 1) / n, sockets=sockets, say=tell)
+    computing = profile.computing.slowest(between.slowest(profile.computing.steps))
+    rivals = [one for one in profile.rivals() if one.name in job.rivals]
+    contestants = [*rivals, *(profile.contestant(tw.method(text), n) for text in job.methods)]
+    settings = {}
+    for rate in job.rates:
+        tell(f"the link at {rate}")
+        reshape(rate)
+        link = between.link(group, other, sockets, bits_per_second(rate))
+        settings[rate] = Setting(n, link, computing, sockets, together=True)
+    return settings, contestants
+
+
+def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
+    """Seconds of the slowest rank's steps, at each rate, the fastest first."""
+    x = batch(job.params, job.batch)
+    found = {}
+    reshape(FREE)
+    with build(copy.deepcopy(net), lambda one, optimizer: stepper(one, x, optimizer)) as contestant:
+        for _ in range(contestant.warmup):
+            contestant.step()
+        for rate in sorted(job.rates, key=bits_per_second, reverse=True):
+            reshape(rate)
+            (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
+            count = min(MOST, max(FEWEST, int(job.budget / (longest * contestant.period))))
+            kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
+            times = [sample(contestant) for _ in range(count - len(kept))]
+            found[rate] = kept + over_ranks(times, dist.ReduceOp.MAX)
+        reshape(FREE)
+    return found
+
+
+def _timed(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], job: Job) -> Row:
+    low, middle, high = quantiles(times)
+    replays = [setting.seconds(one, slower) for slower in setting.slowness()]
+    link, predicted = setting.link, replays[1]
+    return {
+        "method": one.name,
+        "hosts": setting.hosts,
+        "rate": rate,
+        "params": setting.computing.elements,
+        "batch": job.batch,
+        "steps": len(times),
+        "predicted_ms": 1e3 * predicted,
+        "predicted_ms_p20": 1e3 * replays[0],
+        "predicted_ms_p80": 1e3 * replays[2],
+        "step_ms": 1e3 * middle,
+        "step_ms_p20": 1e3 * low,
+        "step_ms_p80": 1e3 * high,
+        "error": predicted / middle - 1,
+        "binds": setting.replay(one).binds,
+        "sent_bytes": round(one.sent(setting.hosts)),
+        "codec_ms": 1e3 * one.codec,
+        "overhead_ms": 1e3 * one.overhead,
+        "beside": one.beside,
+        "disturbed": one.disturbed,
+        "computing_ms": 1e3 * setting.computing.step,
+        "latency_ms": 1e3 * link.latency,
+        "queue_ms": 1e3 * link.queue,
+        "goodput": link.goodput,
+        "summed": link.share(summed=True),
+    }
+
+
+def summary(rows: Sequence[Row]) -> Row:
+    """The errors of all cells, and how good the recommendations are: the worst of all (hosts, rate)."""
+    errors = sorted(abs(row["error"]) for row in rows)
+    lost = [chosen["step_ms"] / best["step_ms"] - 1 for chosen, best in choices(rows)]
+    moved = [row["computing_now_ms"] / row["computing_ms"] for row in rows]
+    return {
+        "cells": len(rows),
+        "median_error": median(errors),
+        "worst_error": errors[-1],
+        "recommended": len(lost),
+        "recommended_near": sum(one <= NEAR for one in lost),
+        "recommended_loses": max(lost),
+        "computing_from": min(moved),
+        "computing_to": max(moved),
+    }
+
+
+def choices(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """For each number of hosts and rate: the row that would be recommended, and the one that was fastest."""
+    found = []
+    for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
+        here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
+        first = min(here, key=lambda row: row["predicted_ms"])
+        base = next((row for row in here if row["method"] == BASE), first)
+        chosen = base if base["predicted_ms"] <= first["predicted_ms"] * (1 + CLOSE) else first
+        found.append((chosen, min(here, key=lambda row: row["step_ms"])))
+    return found

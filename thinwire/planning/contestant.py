@@ -1,0 +1,148 @@
+"""Contestant: what a replay needs to know of a method: its buckets, their scripts, and when they are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, final
+
+import torch
+
+from thinwire.core.comm import Comm
+from thinwire.core.slots import make
+from thinwire.engine.plan import chunks, plan_of
+from thinwire.planning.replay import Act, Await, Launch, Mark
+from thinwire.planning.script import Ask, Script, Work
+
+if TYPE_CHECKING:
+    from thinwire.core.method import Method
+    from thinwire.engine.plan import Item, Parcel
+    from thinwire.planning.computing import Computing
+
+Record = Callable[["Method", "Parcel"], tuple[Script, ...]]
+META = torch.device("meta")
+
+
+class Sending(NamedTuple):
+    """One bucket: the parameters that must be ready, and the pieces of work that carry it."""
+
+    names: tuple[str, ...]
+    scripts: tuple[Script, ...]
+    fragment: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Contestant:
+    """A method, or one of DDP's ways. `overhead` are seconds per step in which the training loop fills buckets."""
+
+    name: str
+    sendings: tuple[Sending, ...]
+    lanes: int
+    every: int = 1  # steps from one exchange to the next
+    late: int = 0  # steps for which a result may be on its way
+    models: bool = False  # whether models are exchanged, after the step
+    overhead: float = 0.0
+    beside: float = 1.0
+    disturbed: float = 1.0
+    memory: int = 0  # bytes that a rank keeps between steps
+
+    def sent(self, ranks: int) -> float:
+        """Bytes per rank and step."""
+        return sum(ask.sent(ranks) for ask in self.asks) / self.every
+
+    @property
+    def asks(self) -> list[Ask]:
+        """All requests of an exchange."""
+        return [
+            part for one in self.sendings for script in one.scripts for part in script.parts if isinstance(part, Ask)
+        ]
+
+    @property
+    def codec(self) -> float:
+        """Seconds of encoding and decoding per step, if nothing else runs."""
+        return sum(script.seconds for one in self.sendings for script in one.scripts) / self.every
+
+    @property
+    def steps(self) -> int:
+        """Steps that one `Mark` stands for."""
+        return self.every
+
+    def acts(self, computing: Computing, slower: float = 1.0) -> list[Act]:
+        """Some steps of the training loop, the last of which is like all that follow."""
+        times = self.late + 2 if self.late else 1
+        one = self._after_steps(computing, slower) if self.models else self._during_backward(computing, slower)
+        return one * times
+
+    def _during_backward(self, computing: Computing, slower: float) -> list[Act]:
+        ready = dict(zip((item.name for item in computing.items), computing.ready, strict=True))
+        sizes = {item.name: item.numel for item in computing.items}
+        acts: list[Act] = []
+        at = 0.0
+
+        def trains(seconds: float) -> Work:
+            return Work(slower * max(0.0, seconds), computing.cores, trains=True)
+
+        for sending in self.sendings:
+            then = max([at, *(ready[name] for name in sending.names)])
+            fills = self.overhead / 2 * sum(sizes[name] for name in sending.names) / computing.elements
+            acts += [trains(then - at), Work(fills, computing.cores), Launch(sending.scripts)]
+            at = then
+        acts += [trains(computing.backward - at), Await(self.late), Work(self.overhead / 2, computing.cores)]
+        return [*acts, trains(computing.step - computing.backward), Mark()]
+
+    def _after_steps(self, computing: Computing, slower: float) -> list[Act]:
+        parts = 1 + max(sending.fragment for sending in self.sendings)
+        alone = Work(slower * computing.step * self.every / parts, computing.cores, trains=True)
+        acts: list[Act] = []
+        for fragment in range(parts):
+            acts.append(alone)
+            acts += [Launch(sending.scripts) for sending in self.sendings if sending.fragment == fragment]
+            acts.append(Await(self.late))
+        return [*acts, Work(self.overhead, computing.cores), Mark()]
+
+
+def of_method(method: Method, items: Sequence[Item], ranks: int, record: Record) -> Contestant:
+    """The engine's own plan of a method, each bucket with what `record` found."""
+    check(method)
+    plan = plan_of(method, items, None, ())
+    sendings = tuple(
+        Sending(tuple(item.name for item in parcel.items), record(method, parcel), parcel.fragment)
+        for parcel in plan.parcels
+    )
+    sync = method.sync
+    return Contestant(
+        method.id,
+        sendings,
+        method.lanes,
+        every=sync.every,
+        late=sync.staleness or 0,
+        models=sync.of.models,
+        memory=sum(kept(method, parcel, ranks) for parcel in plan.parcels),
+    )
+
+
+def check(method: Method) -> None:
+    """Refuse what has no step that everybody takes together."""
+    sync = method.sync
+    if method.exchange.served or sync.staleness is None or method.exchange.asynchronous:
+        raise ValueError(
+            f"{method.id} has no step that all ranks take together, which is what is planned; "
+            f'write tw.simulate(tw.method("{method.id}"), ...)'
+        )
+
+
+def kept(method: Method, parcel: Parcel, ranks: int) -> int:
+    """Bytes that one rank keeps of a bucket between steps: residuals, predictions."""
+    exchange = method.exchange
+    if not parcel.compressed:
+        return 0
+    comm, layout = Comm(0, ranks), parcel.layout
+    size = method.overlap.sizes(parcel.items[0].device.type).chunk_mb
+    cuts = [(0, layout.numel)] if exchange.whole_tensors else chunks(layout.numel, size)
+    total = 0
+    for start, stop in cuts:
+        piece = layout.cut(start, stop)
+        for name, slot in exchange.slots(piece, comm).items():
+            total += sum(t.nbytes for t in make({name: slot}, exchange.cover(name, piece, comm), META).values())
+    return total

@@ -1,0 +1,254 @@
+"""Outlook: what each method would make of a step on a link, which of them to take, and why.
+
+Everything in it follows from measurements and from replays of them, so that the same profile gives the same outlook.
+It says nothing of accuracy: what was measured of that is in docs/choosing.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.core.rates import HIGHEST, LOWEST
+from thinwire.planning.replay import Place, Replayed, replay
+
+if TYPE_CHECKING:
+    from thinwire.planning.computing import Computing
+    from thinwire.planning.contestant import Contestant
+    from thinwire.planning.link import Link, Sockets
+
+BASE = "ddp"
+LEVELS = (0.2, 0.5, 0.8)
+CLOSE = 0.03  # of the step: a method that wins by less than that is not worth its error
+HALVINGS = 16
+DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
+ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One method. Times are milliseconds per step; `pays_below` is in bits per second."""
+
+    method: str
+    step_ms_p20: float
+    step_ms: float
+    step_ms_p80: float
+    binds: str
+    pays_below: float | None  # None: at no rate; infinity: at every rate
+    sent_bytes: int  # per rank and step
+    memory_bytes: int  # per rank, kept between steps
+    codec_ms: float
+    speedup: float  # over DDP in float32
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """Where an outlook holds: the hosts and their link, what computing takes, what sending costs."""
+
+    hosts: int
+    link: Link
+    computing: Computing
+    sockets: Sockets
+    together: bool = False  # whether the measured steps are those of the slowest of all ranks already
+
+    def __post_init__(self) -> None:
+        if self.hosts < 2:
+            raise ValueError(f"hosts={self.hosts}: there is nothing to plan below 2; write hosts=4")
+
+    def at(self, rate: float) -> Setting:
+        """The same on a link of another rate."""
+        return replace(self, link=replace(self.link, rate=rate))
+
+    def replay(self, one: Contestant, slower: float = 1.0) -> Replayed:
+        """A contestant's steps here."""
+        place = Place(self.hosts, self.link, self.sockets, self.computing.share, one.lanes, one.beside, one.disturbed)
+        return replay(one.acts(self.computing, slower), place)
+
+    def seconds(self, one: Contestant, slower: float = 1.0) -> float:
+        """Of a step."""
+        return self.replay(one, slower).step / one.steps
+
+    def slowness(self) -> list[float]:
+        """By how much computing takes longer than its median, at each level, on the slowest of the hosts."""
+        times = torch.tensor(self.computing.steps, dtype=torch.float64)
+        ranks = 1 if self.together else self.hosts
+        return [float(times.quantile(level ** (1 / ranks))) / self.computing.step for level in LEVELS]
+
+
+@final
+@dataclass(frozen=True)
+class Outlook:
+    """Rows by method, the fastest first. `str()` is the table, `json()` the same for programs, `plot` a picture."""
+
+    rows: tuple[Row, ...]
+    recommended: str
+    reason: str
+    hosts: int
+    rate: float
+    latency: float
+    computing_ms: float
+    parameters: int
+    curves: dict[str, tuple[tuple[float, float], ...]]  # (bits per second, milliseconds) by method
+
+    def row(self, method: str) -> Row:
+        """The row of a method."""
+        return next(row for row in self.rows if row.method == method)
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        link = pays(self.rate) if self.rate < HIGHEST else "a link that is faster than they are"
+        return (
+            f"{self.hosts} hosts, {link}, {1e3 * self.latency:.3g} ms one way; "
+            f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."
+        )
+
+    def json(self, **more: object) -> str:
+        """One JSON document, with what else is given; where a rate is null, "pays" says whether always or never."""
+        rows = [
+            {**asdict(row), "pays_below": _finite(row.pays_below), "pays": pays(row.pays_below)} for row in self.rows
+        ]
+        whole = {**asdict(self), "rows": rows, "note": ACCURACY, **more}
+        return json.dumps(whole, indent=1)
+
+    def plot(self, path: str | Path) -> None:
+        """Step time against the rate of the link, with a line per method; a .png, .svg or .pdf file."""
+        from thinwire.planning.picture import draw  # noqa: PLC0415  (matplotlib is an extra)
+
+        draw(self, Path(path))
+
+    def __str__(self) -> str:
+        head = ("method", "p20", "step ms", "p80", "binds", "pays below", "MB sent", "MB kept", "codec ms", "x DDP")
+        body = [
+            (
+                row.method,
+                *(f"{ms:,.1f}" for ms in (row.step_ms_p20, row.step_ms, row.step_ms_p80)),
+                row.binds,
+                "-" if row.method == BASE else pays(row.pays_below),
+                f"{row.sent_bytes / 1e6:,.2f}",
+                f"{row.memory_bytes / 1e6:,.1f}",
+                f"{row.codec_ms:,.1f}",
+                f"{row.speedup:.2f}",
+            )
+            for row in self.rows
+        ]
+        widths = [max(len(line[at]) for line in (head, *body)) for at in range(len(head))]
+        lines = [self.title]
+        for line in (head, *body):
+            cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, f"Take {self.recommended}: {self.reason}", ACCURACY])
+
+
+def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
+    """Replay every contestant; DDP in float32 must be among them."""
+    base = next(one for one in contestants if one.name == BASE)
+    slowness = setting.slowness()
+    times = {one.name: [setting.seconds(one, slower) for slower in slowness] for one in contestants}
+    rows = []
+    for one in contestants:
+        low, middle, high = (1e3 * s for s in times[one.name])
+        rows.append(
+            Row(
+                one.name,
+                low,
+                middle,
+                high,
+                setting.replay(one, slowness[1]).binds,
+                None if one is base else pays_below(setting, one, base),
+                round(one.sent(setting.hosts)),
+                one.memory,
+                1e3 * one.codec,
+                times[BASE][1] / times[one.name][1],
+            )
+        )
+    rows.sort(key=lambda row: row.step_ms)
+    chosen, reason = recommend(rows)
+    return Outlook(
+        tuple(rows),
+        chosen,
+        reason,
+        setting.hosts,
+        setting.link.rate,
+        setting.link.latency,
+        1e3 * setting.computing.step,
+        setting.computing.elements,
+        {one.name: _curve(setting, one) for one in contestants},
+    )
+
+
+def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | None:
+    """The highest rate at which a step is shorter than DDP's: by bisection, where it pays on slow links."""
+
+    def wins(rate: float) -> bool:
+        there = setting.at(rate)
+        return there.seconds(one) < there.seconds(base)
+
+    low, high = math.log(LOWEST), math.log(HIGHEST)
+    if wins(HIGHEST):
+        return math.inf
+    if not wins(LOWEST):
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if wins(math.exp(middle)) else (low, middle)
+    return math.exp(low)
+
+
+def recommend(rows: Sequence[Row]) -> tuple[str, str]:
+    """The fastest, unless DDP in float32 is as fast; and why."""
+    first = min(rows, key=lambda row: row.step_ms)
+    base = next((row for row in rows if row.method == BASE), first)
+    if base.step_ms <= first.step_ms * (1 + CLOSE):
+        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {CLOSE:.0%} faster; nothing is lost."
+        return base.method, why
+    less = base.sent_bytes / max(1, first.sent_bytes)
+    why = (
+        f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
+        f"it takes {first.step_ms:,.1f} ms, and {_BOUND[first.binds]}"
+    )
+    return first.method, why
+
+
+_NAMED = {"computing": "computing", "link": "the link", "processor": "the processor", "latency": "latency"}
+_BOUND = {
+    "computing": "computing binds it: no method can be much faster.",
+    "link": "the link still binds it: fewer bits or a faster link would help.",
+    "processor": "the processor binds it: encoding, decoding and copying take what is left.",
+    "latency": "latency binds it: fewer and larger buckets, or local steps, would help.",
+}
+
+
+def pays(rate: float | None) -> str:
+    """A rate in words.
+
+    >>> pays(2.5e9), pays(None), pays(float("inf"))
+    ('2.5 Gbit/s', 'never', 'always')
+    """
+    if rate is None:
+        return "never"
+    if rate == math.inf:
+        return "always"
+    for name, unit in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if rate >= unit:
+            return f"{rate / unit:.3g} {name}"
+    return f"{rate / 1e3:.3g} kbit/s"
+
+
+def _finite(rate: float | None) -> float | None:
+    return None if rate is None or rate == math.inf else rate
+
+
+def _curve(setting: Setting, one: Contestant) -> tuple[tuple[float, float], ...]:
+    count = 2 * DECADES * PER_DECADE
+    rates = [setting.link.rate * 10 ** (at / PER_DECADE - DECADES) for at in range(count + 1)]
+    inside = [rate for rate in rates if LOWEST <= rate <= HIGHEST]
+    return tuple((rate, 1e3 * setting.at(rate).seconds(one)) for rate in inside)

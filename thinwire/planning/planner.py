@@ -1,0 +1,160 @@
+"""plan: does compression pay, for this model on this link? Measure, replay, recommend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import SGD, Optimizer
+
+from thinwire.comm.network import Network
+from thinwire.core.by_id import method as by_id
+from thinwire.core.method import Method
+from thinwire.engine.misuse import check_method_type
+from thinwire.planning import between
+from thinwire.planning.contestant import check
+from thinwire.planning.link import Link, Sockets, loopback
+from thinwire.planning.outlook import Outlook, Setting, outlook
+from thinwire.planning.profile import Profile, measured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
+
+    from thinwire.planning.computing import Makes, Step
+
+METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4", "topk")
+Loss = Callable[..., "Tensor"]
+Say = Callable[[str], None]
+
+
+def plan(
+    model: nn.Module,
+    sample_batch: Any,
+    *,
+    loss: Loss | None = None,
+    link: Network | str | None = None,
+    hosts: int | None = None,
+    methods: Sequence[Method | str] = METHODS,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    say: Say = lambda text: None,
+) -> Outlook:
+    """Forecast the step of every method, of DDP and of its hooks, for `model` on `hosts` hosts.
+
+    sample_batch   a tensor, or a pair of inputs and targets, for one step of one host
+    loss           `loss(outputs, targets)`, or of the outputs alone if the batch has no targets
+    link           `tw.Network("1gbit", "1ms")` or "1gbit"; measured where a process group is initialised
+    hosts          one rank on each; those of the process group unless given
+
+    methods        methods or their ids
+    optimizer      makes the optimizer from the parameters; plain SGD unless given
+    say            is told what is being measured
+
+    Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
+    ranks call this at the same time, and the outlook of rank 0 counts.
+    """
+    known = [by_id(one) if isinstance(one, str) else one for one in methods]
+    for one in known:
+        check_method_type(one, "tw.plan(model, batch, methods=[{}])")
+        check(one)
+    many = dist.is_initialized() and dist.get_world_size() > 1
+    hosts = hosts if hosts is not None else dist.get_world_size() if many else None
+    if hosts is None or hosts < 2:
+        raise ValueError(f"hosts={hosts}: for how many hosts? write tw.plan(model, batch, hosts=16)")
+    if link is None and not many:
+        raise ValueError(
+            'no process group is initialised whose link could be measured; write link=tw.Network("1gbit", "1ms")'
+        )
+    _check_device(model)
+    if many:
+        say = _together(say)
+    makes = steps_of(sample_batch, loss, optimizer)
+    found, sockets = _link(link, say)
+    share = (os.cpu_count() or 1) / _ranks_here()
+    profile = measured(model, makes, share=share, sockets=sockets, say=say)
+    together = many and hosts == dist.get_world_size()
+    if together:
+        profile.computing = profile.computing.slowest(between.slowest(profile.computing.steps))
+    return outlook_of(profile, Setting(hosts, found, profile.computing, sockets, together=together), known)
+
+
+def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
+    """All methods and rivals of a profile."""
+    ours = [profile.contestant(one, setting.hosts) for one in methods]
+    return outlook(setting, [*profile.rivals(), *ours])
+
+
+def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:
+    """What a step of training is, for any copy of the model."""
+    pair = isinstance(batch, tuple | list) and len(batch) == 2
+    if loss is None and pair:
+        raise ValueError(
+            "the batch has targets; write loss=torch.nn.functional.cross_entropy, or the one you train with"
+        )
+    if not pair and not isinstance(batch, torch.Tensor):
+        raise TypeError(
+            f"sample_batch is a tensor or a pair of inputs and targets; got {type(batch).__name__}: "
+            "write tw.plan(model, (inputs, targets), loss=...)"
+        )
+    inputs, targets = batch if pair else (batch, None)
+
+    def value(out: Tensor) -> Tensor:
+        if loss is None:
+            return out.float().square().mean()
+        return loss(out, targets) if pair else loss(out)
+
+    def makes(net: nn.Module) -> tuple[Step, Optimizer]:
+        chosen = [p for p in net.parameters() if p.requires_grad]
+        made = SGD(chosen, lr=1e-3) if optimizer is None else optimizer(chosen)
+
+        def step() -> None:
+            made.zero_grad()
+            out = net(inputs)
+            torch.autograd.backward(value(out))
+            made.step()
+
+        return step, made
+
+    return makes
+
+
+def _link(link: Network | str | None, say: Say) -> tuple[Link, Sockets]:
+    """The link and what it costs a host: measured where there are hosts, otherwise what is said of it."""
+    if link is None:
+        say("the link")
+        group = dist.new_group(backend="gloo")
+        known = between.sockets(group)
+        return between.link(group, dist.new_group(backend="gloo"), known), known
+    network = Network(link) if isinstance(link, str) else link
+    if not isinstance(network, Network):
+        raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
+    say("sockets")
+    return Link(8 * network.bytes_per_second(0), network.delay), loopback()
+
+
+def _together(say: Say) -> Say:
+    """Ranks that share a machine measure the same at the same time, as they will train."""
+
+    def said(text: str) -> None:
+        dist.barrier()
+        say(text)
+
+    return said
+
+
+def _ranks_here() -> int:
+    """Ranks that share this machine's cores, as torchrun says."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _check_device(model: nn.Module) -> None:
+    devices = {p.device.type for p in model.parameters()}
+    if devices - {"cpu"}:
+        raise ValueError(
+            "plan measures models on the CPU; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure "
+            "steps with thinwire bench step --device cuda"
+        )

@@ -1,0 +1,187 @@
+"""Record: let the engine's own runner exchange one bucket between ranks in this process, and write down what it did.
+
+The ranks are on a clock on which the network takes no time, and exchange real numbers, so that their pieces of work,
+agreements and messages are those of training. What rank 0 computes between its requests is timed with the clock of
+this machine. Every number of ranks needs a recording of its own; more than `EXACT` are extended from fewer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Coroutine, Generator, Sequence
+from statistics import median
+from types import coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch
+
+from thinwire.comm.clock import VirtualClock
+from thinwire.comm.network import INSTANT
+from thinwire.comm.tasks import Task
+from thinwire.core.comm import Request
+from thinwire.engine.motion import Motion, depth_of
+from thinwire.engine.runner import Runner
+from thinwire.engine.telemetry import Telemetry
+from thinwire.engine.transport import Transport
+from thinwire.engine.transport import Work as Piece
+from thinwire.planning.script import After, Ask, Part, Script, Work, asked, extended
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.clock import Clock
+    from thinwire.core.method import Method
+    from thinwire.engine.beside import Beside
+    from thinwire.engine.plan import Parcel
+
+T = TypeVar("T")
+FEW, EXACT = 4, 8  # ranks that are recorded as they are are at most EXACT; more are extended from both
+MOST = 16  # ranks of a recording where what happens depends on their number
+APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
+
+
+def record(method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int = 3) -> tuple[Script, ...]:
+    """The scripts of one bucket's round, in the order of launch, for any number of ranks."""
+    if ranks <= EXACT:
+        return _medians(_recorded(method, parcel, grad, ranks, rounds))
+    few, more = (_medians(_recorded(method, parcel, grad, n, rounds)) for n in (FEW, EXACT))
+    if [script.shape for script in few] == [script.shape for script in more]:
+        return tuple(extended((FEW, a), (EXACT, b), ranks) for a, b in zip(few, more, strict=True))
+    if ranks > MOST:
+        raise ValueError(
+            f"{method.id} sends other messages on every number of ranks, and is recorded for {MOST} at most; "
+            f"write hosts={MOST}, or leave it out"
+        )
+    return _medians(_recorded(method, parcel, grad, ranks, rounds))
+
+
+def _recorded(method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int) -> list[tuple[Script, ...]]:
+    """The scripts of rank 0 in each of several rounds; one before them is not noted."""
+    clock = VirtualClock(ranks, INSTANT)
+    found: list[tuple[Script, ...]] = []
+    with torch.no_grad():
+        for rank in range(ranks):
+            clock.spawn(rank, _life(clock, rank, method, parcel, grad, rounds, found))
+        clock.run()
+    return found
+
+
+async def _life(
+    clock: VirtualClock,
+    rank: int,
+    method: Method,
+    parcel: Parcel,
+    grad: Tensor,
+    rounds: int,
+    found: list[tuple[Script, ...]],
+) -> None:
+    transport = Recorder(clock, rank, method.lanes)
+    telemetry = Telemetry(transport.now, transport.traffic, clock.size)
+    first = method.sync.warmup + 1  # the first round of all also measures the error
+    runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)
+    bucket = runner.bucket(0, parcel)
+    mine = torch.roll(grad, rank * APART)
+    if method.sync.of.models:
+        for chunk in bucket.chunks:
+            bucket.exchange.start(grad[chunk.start : chunk.stop], chunk.state)
+    for number in range(rounds + 1):
+        bucket.flat.copy_(mine)
+        bucket.used = bytearray(b"\1" * len(bucket.views))
+        bucket.finite = True
+        transport.begin()
+        going = runner.launch(bucket, 1.0, mine.clone() if method.sync.of.models else None)
+        await runner.wait(going)
+        runner.check([going])
+        runner.end_round()
+        if rank == 0 and number:
+            found.append(transport.scripts())
+
+
+def _medians(found: Sequence[tuple[Script, ...]]) -> tuple[Script, ...]:
+    """One round of several: the median of each part. Where rounds differ in what happens, it is the last of them."""
+    last = found[-1]
+    alike = [one for one in found if [s.shape for s in one] == [s.shape for s in last]]
+    return tuple(
+        Script(tuple(_middle([one[at].parts[place] for one in alike]) for place in range(len(script.parts))))
+        for at, script in enumerate(last)
+    )
+
+
+def _middle(parts: Sequence[Part]) -> Part:
+    works = [part for part in parts if isinstance(part, Work)]
+    if works:
+        return Work(median(one.seconds for one in works), median(one.cores for one in works))
+    asks = [part for part in parts if isinstance(part, Ask)]
+    return asks[-1]._replace(size=median(one.size for one in asks)) if asks else parts[-1]
+
+
+@final
+class Recorder(Transport):
+    """The transport of one rank, on a clock. It notes the pieces of work of a round and what each of them did."""
+
+    def __init__(self, clock: VirtualClock, rank: int, lanes: int) -> None:
+        self.clock, self.rank = clock, rank
+        self.comm, self.timeout, self.drops = clock.comm(rank), math.inf, False
+        self.traffic = [clock.traffic[rank]]
+        self.now = lambda: clock.now
+        self._pieces: dict[Task[Any], list[Part]] = {}
+        self._last: list[Task[Any] | None] = [None] * lanes
+        self._launched = 0
+
+    def begin(self) -> None:
+        """Forget the pieces of earlier rounds."""
+        self._pieces = {}
+
+    def scripts(self) -> tuple[Script, ...]:
+        """What the pieces since then did."""
+        number = {task: at for at, task in enumerate(self._pieces)}
+        return tuple(
+            Script(tuple(After(number[part]) if isinstance(part, Task) else part for part in parts))
+            for parts in self._pieces.values()
+        )
+
+    def launch(self, work: Piece[T], clock: Clock | None = None) -> Task[T]:
+        """A task in the channel of the lane whose turn it is."""
+        lane = self._launched % len(self._last)
+        parts: list[Any] = []
+        self._launched += 1
+        made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, parts), channel=1 + lane)
+        self._last[lane] = made
+        self._pieces[made] = parts
+        return made
+
+    def beside(self, edges: list[tuple[int, int]]) -> Beside:
+        """Nothing runs beside the rounds that are recorded."""
+        raise AssertionError("a method that exchanges beside its steps is not recorded")
+
+    async def _in_turn(self, earlier: Task[Any] | None, work: Piece[T], parts: list[Any]) -> T:
+        if earlier is not None and not earlier.done:
+            await earlier
+        return await _noted(work(self.comm), parts, self.rank)
+
+
+@coroutine
+def _noted(running: Coroutine[Any, Any, T], parts: list[Any], rank: int) -> Generator[Any, Any, T]:
+    """Pass requests on, and note them and the time between them. Tasks stand for the pieces that are waited for."""
+    answer: Any = None
+    while True:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            request = running.send(answer)
+        except StopIteration as done:
+            _add(parts, time.perf_counter() - wall, time.process_time() - cpu)
+            result: T = done.value
+            return result
+        _add(parts, time.perf_counter() - wall, time.process_time() - cpu)
+        if isinstance(request, Request):
+            part = asked(request, rank)
+            if part is not None:
+                parts.append(part)
+        else:
+            parts.append(request)
+        answer = yield request
+
+
+def _add(parts: list[Any], wall: float, cpu: float) -> None:
+    parts.append(Work(wall, min(max(cpu / wall, 0.05), float(torch.get_num_threads()))))

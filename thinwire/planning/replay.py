@@ -1,0 +1,285 @@
+"""Replay: one rank's steps on the clock: its own computing, the pieces of work in their lanes, and the link.
+
+All ranks do the same at the same time, so that one of them stands for all. Three things are shared by whatever runs
+at a moment, and time passes until the next of them ends:
+
+    processor   computing that keeps c cores busy slows everything down once the sum of all c exceeds the cores; bytes
+                that are sent keep it busy, too
+    link        connections share its rate, each up to what the host can send
+    latency     rounds of messages wait for each other: a latency each, and for what others have put into the link's
+                queue, as far as that goes
+
+What the training loop waits for is noted moment by moment; the largest sum is what binds the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, final
+
+from thinwire.planning.link import Cost, Link, Sockets
+from thinwire.planning.script import After, Ask, Part, Script, Work
+
+EPSILON = 1e-12
+BINDS = ("computing", "link", "processor", "latency")
+
+
+class Launch(NamedTuple):
+    """The training loop sends a bucket on its way."""
+
+    scripts: tuple[Script, ...]
+
+
+class Await(NamedTuple):
+    """The training loop waits for all that was launched at least so many steps ago."""
+
+    steps: int = 0
+
+
+class Mark(NamedTuple):
+    """A step of the training loop has ended."""
+
+
+Act: TypeAlias = Work | Launch | Await | Mark
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where a replay happens: how many ranks, on what link, on what hosts."""
+
+    ranks: int
+    link: Link
+    sockets: Sockets = field(default_factory=Sockets)
+    cores: float = math.inf  # that a rank has
+    lanes: int = 5
+    beside: float = 1.0  # what pieces of work take longer while the training loop computes, cores apart
+    disturbed: float = 1.0  # and what the training loop takes longer while they do
+
+    def cost(self, ask: Ask) -> Cost:
+        """What a request costs the host."""
+        if ask.kind != "ring":
+            return self.sockets.trade
+        return self.sockets.ring16 if ask.width == 2 else self.sockets.ring
+
+
+@final
+@dataclass(frozen=True)
+class Replayed:
+    """When each step ended, and how long the training loop waited for what in all of them."""
+
+    ends: tuple[float, ...]
+    waited: dict[str, float]  # by BINDS
+
+    @property
+    def step(self) -> float:
+        """Seconds of the last step."""
+        return self.ends[-1] - (self.ends[-2] if len(self.ends) > 1 else 0.0)
+
+    @property
+    def binds(self) -> str:
+        """What takes most of the time."""
+        return max(BINDS, key=lambda name: self.waited[name])
+
+
+@final
+class _Piece:
+    """A piece of work in a lane, or, as `main`, nothing but the part that the training loop computes."""
+
+    def __init__(self, parts: Sequence[Part], step: int, siblings: list[_Piece]) -> None:
+        self.parts = deque(parts)
+        self.step, self.siblings = step, siblings
+        self.left = 0.0  # of the part that is under way: seconds, or bytes
+        self.rounds = 0  # of messages that are still to be waited for
+        self.timer = 0.0  # until the round has arrived
+        self.flows = False  # whether bytes are under way
+        self.begun = False
+
+    @property
+    def done(self) -> bool:
+        return not self.parts
+
+
+def replay(acts: Sequence[Act], place: Place) -> Replayed:
+    """Run the training loop through its acts; deterministic."""
+    return _Replay(acts, place).run()
+
+
+@final
+class _Replay:
+    def __init__(self, acts: Sequence[Act], place: Place) -> None:
+        self.acts, self.place = deque(acts), place
+        self.lanes: list[deque[_Piece]] = [deque() for _ in range(place.lanes)]
+        self.open: list[_Piece] = []
+        self.launched = 0
+        self.now, self.ends = 0.0, list[float]()
+        self.waited = dict.fromkeys(BINDS, 0.0)
+        self.computes = 0.0  # seconds that the training loop still computes
+        self.cores, self.trains = 0.0, False  # what it keeps busy, and whether it trains or copies
+
+    def run(self) -> Replayed:
+        while True:
+            self._settle()
+            if not self.acts and not self.open:
+                return Replayed(tuple(self.ends), self.waited)
+            self._pass()
+
+    def _settle(self) -> None:
+        """Let everything happen that takes no time."""
+        moved = True
+        while moved:
+            moved = self._act()
+            for lane in self.lanes:
+                while lane and lane[0].done:
+                    self.open.remove(lane.popleft())
+                    moved = True
+                if lane and self._begin(lane[0]):
+                    moved = True
+
+    def _act(self) -> bool:
+        if not self.acts or self.computes > 0:
+            return False
+        act = self.acts[0]
+        if isinstance(act, Await) and any(piece.step <= len(self.ends) - act.steps for piece in self.open):
+            return False
+        self.acts.popleft()
+        if isinstance(act, Work):
+            self.computes, self.cores, self.trains = act.seconds, act.cores, act.trains
+        elif isinstance(act, Launch):
+            siblings: list[_Piece] = []
+            for script in act.scripts:
+                piece = _Piece(script.parts, len(self.ends), siblings)
+                siblings.append(piece)
+                self.open.append(piece)
+                self.lanes[self.launched % len(self.lanes)].append(piece)
+                self.launched += 1
+        elif isinstance(act, Mark):
+            self.ends.append(self.now)
+        return True
+
+    def _begin(self, piece: _Piece) -> bool:
+        """Begin the next part of a piece, or the next round of a request; returns whether anything happened."""
+        if not piece.parts or piece.timer > 0 or piece.flows:
+            return False
+        part = piece.parts[0]
+        if isinstance(part, After):
+            if not piece.siblings[part.piece].done:
+                return False
+            piece.parts.popleft()
+            return True
+        if isinstance(part, Work):
+            if not piece.begun:
+                piece.begun, piece.left = True, part.seconds
+            if piece.left > EPSILON:
+                return False
+            return self._end(piece)
+        if not piece.begun:
+            piece.begun, piece.rounds, piece.left = True, part.rounds(self.place.ranks), part.sent(self.place.ranks)
+            if self.place.ranks < 2:
+                return self._end(piece)
+        elif piece.rounds == 0 and piece.left <= EPSILON:
+            return self._end(piece)
+        if piece.rounds:
+            piece.rounds -= 1
+            link = self.place.link
+            piece.timer = self.place.cost(part).round + link.latency
+            own = part.sent(self.place.ranks) / part.rounds(self.place.ranks) / link.bytes_per_second
+            if own < link.queue:  # longer messages fill the queue themselves, which is part of sending them
+                ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
+                piece.timer += min(link.queue, ahead)
+            return True
+        piece.flows = True
+        return True
+
+    def _end(self, piece: _Piece) -> bool:
+        piece.parts.popleft()
+        piece.begun = False
+        return True
+
+    def _pass(self) -> None:
+        """Let time pass until the next thing ends."""
+        works = [lane[0] for lane in self.lanes if lane and _works(lane[0])]
+        flows = [lane[0] for lane in self.lanes if lane and lane[0].flows]
+        timers = [lane[0] for lane in self.lanes if lane and lane[0].timer > 0]
+        speeds, scale, bound = self._speeds(works, flows)
+        computing = self.computes > 0
+        lane_pace = scale / (self.place.beside if computing else 1.0)
+        own_pace = scale / (self.place.disturbed if works else 1.0)
+        until = [one.timer for one in timers]
+        until += [one.left / lane_pace for one in works]
+        until += [one.left / speed for one, speed in zip(flows, speeds, strict=True)]
+        if computing:
+            until.append(self.computes / own_pace)
+        assert until, "the replay waits for nothing"
+        passed = min(until)
+        self.now += passed
+        self._note(passed, computing=computing, flows=bool(flows), link=bound == "link", works=bool(works))
+        for one in timers:
+            one.timer = _rest(one.timer, passed)
+        for one in works:
+            one.left = _rest(one.left, passed * lane_pace)
+        for one, speed in zip(flows, speeds, strict=True):
+            one.left = _rest(one.left, passed * speed)
+            one.flows = one.left > 0
+        if computing:
+            self.computes = _rest(self.computes, passed * own_pace)
+
+    def _speeds(self, works: list[_Piece], flows: list[_Piece]) -> tuple[list[float], float, str]:
+        """Bytes per second of each that sends, the part of its speed at which everything computes, and what binds."""
+        place = self.place
+        asks = [one.parts[0] for one in flows]
+        assert all(isinstance(ask, Ask) for ask in asks)
+        weights = [ask.flows(place.ranks) for ask in asks if isinstance(ask, Ask)]
+        costs = [place.cost(ask) for ask in asks if isinstance(ask, Ask)]
+        limits = [1 / cost.byte if cost.byte else math.inf for cost in costs]
+        good = [place.link.share(ask.kind == "ring") for ask in asks if isinstance(ask, Ask)]
+        limits = [limit / part for limit, part in zip(limits, good, strict=True)]
+        speeds = _shared(place.link.rate / 8, weights, limits)
+        own = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, limits, strict=True))
+        speeds = [speed * part for speed, part in zip(speeds, good, strict=True)]
+        busy = sum(part.cores for one in works if isinstance(part := one.parts[0], Work))
+        busy += self.cores if self.computes > 0 else 0.0
+        busy += sum(speed * cost.cpu for speed, cost in zip(speeds, costs, strict=True) if cost.cpu)
+        scale = min(1.0, place.cores / busy) if busy else 1.0
+        bound = "processor" if own or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
+        return [speed * (scale if cost.cpu else 1.0) for speed, cost in zip(speeds, costs, strict=True)], scale, bound
+
+    def _note(self, passed: float, *, computing: bool, flows: bool, link: bool, works: bool) -> None:
+        if computing:
+            what = "computing" if self.trains else "processor"
+        elif flows:
+            what = "link" if link else "processor"
+        else:
+            what = "processor" if works else "latency"
+        self.waited[what] += passed
+
+
+def _works(piece: _Piece) -> bool:
+    return piece.begun and bool(piece.parts) and isinstance(piece.parts[0], Work) and piece.left > EPSILON
+
+
+def _rest(left: float, passed: float) -> float:
+    rest = left - passed
+    return rest if rest > EPSILON * max(1.0, left) else 0.0
+
+
+def _shared(rate: float, weights: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """Shares of a rate by weight, none above its limit; what one leaves goes to the others."""
+    speeds = [0.0] * len(weights)
+    open_ = list(range(len(weights)))
+    while open_:
+        total = sum(weights[at] for at in open_)
+        full = [at for at in open_ if limits[at] <= rate * weights[at] / total]
+        if not full:
+            for at in open_:
+                speeds[at] = rate * weights[at] / total
+            break
+        for at in full:
+            speeds[at] = limits[at]
+            rate -= limits[at]
+            open_.remove(at)
+        rate = max(rate, 0.0)
+    return speeds

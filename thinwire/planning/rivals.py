@@ -1,0 +1,106 @@
+"""Rivals: DistributedDataParallel and two of its hooks, as contestants and as what they cost one rank alone.
+
+DDP packs gradients, the last parameters first, into a bucket that is closed once it holds 1 MiB, and then into
+buckets that are closed once they hold 25 MiB. gloo sums two of them at a time, each in a ring. The fp16 hook sums
+half the bytes. The PowerSGD hook has one bucket here (on gloo it hangs with more): a sum of P and then one of Q, of
+rank 4, and one of what is not worth compressing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.planning.contestant import Contestant, Sending
+from thinwire.planning.script import Ask, Part, Script, Work
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import nn
+
+    from thinwire.engine.plan import Item
+
+FIRST, NEXT = 1 << 20, 25 << 20  # bytes
+LANES = 2  # threads of a gloo group
+RANK = 4  # of PowerSGD
+SMALLER = 2  # times, for a matrix to be worth compressing
+
+
+class Rival(NamedTuple):
+    """How it wraps a model, and what it sends. `spent` are seconds of computing that only it does."""
+
+    wrap: Callable[[nn.Module, dist.ProcessGroup], nn.Module]
+    contestant: Callable[[str, Sequence[Item], float], Contestant]
+
+
+def buckets(items: Sequence[Item], limits: Sequence[int]) -> list[list[Item]]:
+    """As DDP packs them; the last limit holds for all further buckets."""
+    found: list[list[Item]] = []
+    open_: list[Item] = []
+    for item in reversed(items):
+        open_.append(item)
+        if 4 * sum(one.numel for one in open_) >= limits[min(len(found), len(limits) - 1)]:
+            found.append(open_)
+            open_ = []
+    return [*found, open_] if open_ else found
+
+
+def _summed(name: str, items: Sequence[Item], overhead: float, width: int) -> Contestant:
+    sendings = tuple(
+        Sending(
+            tuple(item.name for item in bucket),
+            (Script((Ask("ring", width * sum(item.numel for item in bucket), width),)),),
+        )
+        for bucket in buckets(items, (FIRST, NEXT))
+    )
+    return Contestant(name, sendings, LANES, overhead=overhead)
+
+
+def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
+    """All is one bucket, so that all computing comes after backward: before P, between P and Q, and after Q."""
+    ps = qs = plain = 0
+    for item in items:
+        m = item.shape[0] if len(item.shape) > 1 else 1
+        k = item.numel // max(1, m)
+        rank = min(m, k, RANK)
+        if len(item.shape) > 1 and (m + k) * rank * SMALLER < m * k:
+            ps, qs = ps + 4 * m * rank, qs + 4 * k * rank
+        else:
+            plain += 4 * item.numel
+    third = Work(overhead / 3)
+    rest: tuple[Part, ...] = (Ask("ring", plain),) if plain else ()
+    parts: tuple[Part, ...] = (third, *rest, Ask("ring", ps), third, Ask("ring", qs), third)
+    names = tuple(item.name for item in reversed(items))
+    memory = sum(4 * item.numel for item in items) + ps + qs
+    return Contestant(name, (Sending(names, (Script(parts),)),), LANES, memory=memory)
+
+
+def _ddp(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    return DistributedDataParallel(net, process_group=group)
+
+
+def _fp16(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    wrapped = DistributedDataParallel(net, process_group=group)
+    wrapped.register_comm_hook(group, fp16_compress_hook)
+    return wrapped
+
+
+def _power(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    megabytes = 1 + math.ceil(sum(4 * p.numel() for p in net.parameters()) / 2**20)
+    wrapped = DistributedDataParallel(net, process_group=group, bucket_cap_mb=megabytes)
+    state = PowerSGDState(process_group=group, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook)
+    return wrapped
+
+
+RIVALS: dict[str, Rival] = {
+    "ddp": Rival(_ddp, lambda name, items, spent: _summed(name, items, spent, 4)),
+    "ddp fp16": Rival(_fp16, lambda name, items, spent: _summed(name, items, spent, 2)),
+    "ddp powersgd-4": Rival(_power, _factored),
+}
+"""By the names that `thinwire bench step` has for them."""
