@@ -34,8 +34,8 @@ def endings(
     program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT, grace: float = GRACE
 ) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
-    limits = {"timeout": timeout * PATIENCE, "grace": grace * PATIENCE}
-    return outcomes(_load_and_run, workers, *_where(program), *args, **limits, gpu=True)
+    timeout, grace = timeout * PATIENCE, grace * PATIENCE
+    return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace, gpu=True)
 
 
 def as_torchrun(program: Callable[..., Any], workers: int, *args: Any) -> list[str]:
