@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from wholes import whole
 
 import thinwire as tw
 from thinwire.exchange import AllReduce
@@ -80,7 +81,7 @@ def sgd(model: nn.Module, lr: float = 0.1) -> torch.optim.SGD:
 
 
 def full(model: nn.Module) -> Tensor:
-    return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])  # type: ignore[attr-defined]
+    return torch.cat([whole(p).detach().flatten() for p in model.parameters()])
 
 
 def apart(a: nn.Module, b: nn.Module) -> float:
@@ -298,7 +299,7 @@ def resumed(folder: str, method: str, *, long: bool) -> dict[str, Any]:
         step(model, optimizer, number)
     dcp.save({"model": model.state_dict(), "wire": wire}, checkpoint_id=path)
     torch.save(wire.state_dict(), f"{path}-{dist.get_rank()}.pt")
-    kept = {key: value.full_tensor() for key, value in next(iter(wire.state_dict().values()))["tensors"].items()}
+    kept = {key: whole(value) for key, value in next(iter(wire.state_dict().values()))["tensors"].items()}
     step(model, optimizer, 3)
     step(model, optimizer, 4)
     expected, out = full(model), {}
@@ -332,7 +333,7 @@ def resharded(path: str, method: str, kept: dict[str, Tensor]) -> dict[str, bool
         if key.startswith("up.send.residual"):
             mean = kept[key].clone()
             dist.all_reduce(mean)
-            same &= torch.allclose(value.full_tensor(), mean / 4, atol=1e-7)
+            same &= torch.allclose(whole(value), mean / 4, atol=1e-7)
     step(model, optimizer, 3)
     other = said(lambda: wire.load_state_dict({"rank0": {}}))
     wire.detach()

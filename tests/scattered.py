@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from wholes import whole
 
 import thinwire as tw
 from thinwire.comm.processes import Processes
@@ -76,7 +77,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> T
 def gathered(model: nn.Module) -> dict[str, Tensor]:
     """Whole gradients; zeros where there is none."""
     return {
-        name: torch.zeros(p.shape) if p.grad is None else p.grad.full_tensor().float()  # type: ignore[attr-defined]
+        name: torch.zeros(p.shape) if p.grad is None else whole(p.grad).float()
         for name, p in model.named_parameters()
     }
 

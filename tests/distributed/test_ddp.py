@@ -118,7 +118,7 @@ def refusals() -> list[str]:
     double = DistributedDataParallel(net().double())
     wire, _ = tw.ddp_hook(tw.methods.qsgd(), ddp)
     told = [
-        said(lambda: tw.ddp_hook(late, ddp)),
+        said(lambda: tw.ddp_hook(late, DistributedDataParallel(net()))),
         said(lambda: tw.ddp_hook(tw.methods.qsgd(), double)),
         said(lambda: tw.ddp_hook(tw.methods.local_sgd(), ddp)),
         said(lambda: tw.ddp_hook("qsgd", ddp)),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -273,6 +274,10 @@ def step(
         typer.Option(help="Vectors (on a GPU: texts) that every host computes on in a step, with --hosts."),
     ] = None,
     sequence: Annotated[int, typer.Option(help="Words of a text, with --hosts on a GPU.")] = bench_hosts.SEQUENCE,
+    model: Annotated[
+        str | None, typer.Option(help="With --hosts: the shapes and the computing of a model, such as resnet50.")
+    ] = None,
+    planned: Annotated[bool, typer.Option("--planned", help="With --hosts: also with planned buckets.")] = False,
     as_json: Json = False,
     save: Save = None,
 ) -> None:
@@ -296,6 +301,9 @@ def step(
         _step_local(workers, params, method, repeats, device, as_json=as_json, save=save)
         return
     job = _job(device, method, params, rate, 3 if repeats is None else repeats, budget, batch, sequence)
+    if model is not None:
+        job = job.of_model(model)
+    job = replace(job, planned=planned)
     network = Network(hosts, rate, latency)
     job.check(hosts)
     reserve(save)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
-from typing import ClassVar, NamedTuple, ParamSpec, TypeAlias, final
+from typing import ClassVar, Literal, NamedTuple, ParamSpec, TypeAlias, final
 
-from thinwire.core.config import Config, make_id
+from thinwire.core.config import Config, check_choice, make_id
 from thinwire.core.exchange import Exchange
 from thinwire.core.recipe import Recipe
 from thinwire.core.registry import Registry
@@ -40,14 +40,19 @@ class Overlap(Config):
 
     A size that is None depends on where the gradients are: both are 16 on a CPU. To a GPU large pieces are no slower
     than small ones, but the host takes as long to launch them: there both are 64.
+
+    With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
+    what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
     """
 
     name: ClassVar[str] = "overlap"
     bucket_mb: float | None = None
     chunk_mb: float | None = None
     in_flight: int = 5
+    buckets: Literal["fixed", "planned"] = "fixed"
 
     def __post_init__(self) -> None:
+        check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         if min(self.sizes("cpu")) <= 0 or self.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "

@@ -41,6 +41,7 @@ from thinwire.engine.misuse import (
 )
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
+from thinwire.engine.planner import planner, resume, said
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
@@ -199,7 +200,8 @@ class Wire:
 
     def plan(self) -> Plan:
         """What happens to every tensor; it prints as a table."""
-        return self._plan if self.inside is None else replace(self._plan, inside=self.inside.plan())
+        plan = self._loop.plan
+        return plan if self.inside is None else replace(plan, inside=self.inside.plan())
 
     def events(self) -> list[Span]:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
@@ -276,6 +278,7 @@ class Wire:
         """
         with torch.no_grad():
             more = self._transport.run(self._driver.schedule.save())
+        more |= said(self._loop)
         state = self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
         return state if self.inside is None else {**state, "inside": self.inside.state_dict()}
 
@@ -288,8 +291,9 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        state = taken(self.inside, state, on_resize=on_resize)
-        found = self._restore(self._share.loaded(state), on_resize=on_resize)
+        state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
+        self._driver.run(resume(self._driver, state))
+        found = self._restore(state, on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
@@ -320,10 +324,11 @@ class Wire:
         self._share.check(method)
         check_method(method, dist.get_world_size(self._group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self._optimizer)
-        kinds = sorted({item.device.type for _, item in self._trained})
-        plan = plan_of(method, [item for _, item in self._trained], settings.min_size, settings.exclude)
+        items = [item for _, item in self._trained]
+        kinds = sorted({item.device.type for item in items})
+        plan = plan_of(method, items, settings.min_size, settings.exclude)
         fields = {
-            "model": str([(item.name, item.shape) for _, item in self._trained]),
+            "model": str([(item.name, item.shape) for item in items]),
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
@@ -331,7 +336,6 @@ class Wire:
         }
         # A meeting that fails leaves everything as it was.
         self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
-        self._plan = plan
         self._loop = Loop(
             self._runner,
             plan,
@@ -343,6 +347,7 @@ class Wire:
             self._block,
             self._buffers,
         )
+        self._loop.planner = planner(method, items, settings.min_size, settings.exclude)
         self._driver = self._make_driver(self._loop, self._transport)
 
     def _begin(self) -> None:
@@ -364,12 +369,8 @@ class Wire:
             raise
         finally:
             self._driver.close()
-        why = (
-            f"it raised {type(error).__name__}: {error}"
-            if failed
-            else f"it detached after {self._runner.round} rounds"
-        )
-        self._close(failed=failed, why=why)
+        detached = f"it detached after {self._runner.round} rounds"
+        self._close(failed=failed, why=f"it raised {type(error).__name__}: {error}" if failed else detached)
 
     def _close(self, *, failed: bool, why: str) -> None:
         self._transport.close(failed=failed, why=why)

@@ -114,7 +114,6 @@ class DdpDriver(HookDriver):
 
     def __init__(self, loop: Loop, transport: ProcessTransport, model: DistributedDataParallel) -> None:
         super().__init__(loop, schedule(loop), transport.run)
-        self._places = {id(place.one.parameter): place for place in loop.filling.places}
         self._model = weakref.ref(model)  # which has the hook, and with it this driver
         self._group = model.process_group
         self._open = True
@@ -169,7 +168,7 @@ class DdpDriver(HookDriver):
     async def _take(self, full: dist.GradBucket) -> None:
         for p, grad in zip(full.parameters(), full.gradients(), strict=True):
             self._grads[id(p)] = grad
-            await self.gradient(self._places[id(p)], grad)
+            await self.gradient(p, grad)
         if full.is_last():
             await self.backward_ends()
             await self.all_launched()

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from thinwire.engine import checkpoint
 from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
 from thinwire.engine.filling import Place, adopt
 from thinwire.engine.life import Life
 from thinwire.engine.local import local
 from thinwire.engine.parameters import newcomer
+from thinwire.engine.schedules.choose import schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.engine.loop import Loop
+    from thinwire.engine.plan import Plan
     from thinwire.engine.schedules.base import Schedule
 
 
@@ -32,9 +35,9 @@ class Driver:
 
     overdue = True
 
-    def __init__(self, loop: Loop, schedule: Schedule) -> None:
-        self.loop, self.schedule = loop, schedule
-        self._life = Life(schedule.run)
+    def __init__(self, loop: Loop, own: Schedule) -> None:
+        self.loop, self.schedule = loop, own
+        self._life = Life(own.run)
         self._known = {id(one.parameter) for members in loop.members for one in members}
         loop.filled, loop.deliver, loop.earlier = self.filled, self.deliver, self.earlier
 
@@ -55,9 +58,23 @@ class Driver:
         grad = place.one.parameter.grad
         return None if grad is None else local(grad)
 
-    async def gradient(self, place: Place, grad: Tensor) -> None:
+    async def gradient(self, parameter: Tensor, grad: Tensor) -> None:
         """A gradient is complete."""
-        await self._life.happen(Gradient(place, grad))
+        if self.loop.planner is not None and not self.loop.planner.measured.done:
+            await self.loop.planner.arrived(self, parameter)
+        await self._life.happen(Gradient(self.loop.filling.place(parameter), grad))
+
+    async def renew(self, plan: Plan) -> None:
+        """Go on with other buckets, before a round begins; memories stay. Every rank calls it."""
+        loop, filling = self.loop, self.loop.filling
+        kept = checkpoint.collect(loop.runner, loop.buckets, await self.schedule.save())
+        self._life.again()
+        loop.lay(plan)
+        loop.filling.succeed(filling)
+        self.schedule = schedule(loop)
+        self._life = Life(self.schedule.run)
+        found = await checkpoint.restore(loop.runner, loop.buckets, kept, on_resize="error")
+        self.schedule.load(found.own, resized=False)
 
     async def backward_ends(self) -> None:
         """No more gradients come in this pass."""
@@ -75,6 +92,8 @@ class Driver:
         if loop.optimizer is not None and (new := newcomer(loop.optimizer, self._known)):
             raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():
+            if loop.planner is not None and not loop.planner.measured.done:
+                await loop.planner.arrived(self, None)
             await self._life.happen(Overdue())
             await self._life.happen(AllLaunched())
         await self._life.happen(StepBegins())

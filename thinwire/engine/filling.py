@@ -57,7 +57,16 @@ class Filling:
             for bucket, members in zip(loop.buckets, loop.members, strict=True)
             for number, one in enumerate(members)
         ]
+        self._by_parameter = {id(place.one.parameter): place for place in self.places}
         self._first = [0, *accumulate(len(bucket.views) for bucket in loop.buckets)]  # place of each bucket's first
+
+    def place(self, parameter: Tensor) -> Place:
+        """Where a parameter lies."""
+        return self._by_parameter[id(parameter)]
+
+    def succeed(self, old: Filling) -> None:
+        """Go on where the filling of other buckets stopped, between two rounds."""
+        self.since_step, self._warned = old.since_step, old._warned
 
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""

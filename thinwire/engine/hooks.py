@@ -109,20 +109,19 @@ class Hooks(HookDriver):
         super().__init__(loop, schedule, run)
         self._busy = False  # inside a backward pass that exchanges
         if schedule.hears_gradients:
-            for number, place in enumerate(loop.filling.places):
-                hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), number))
+            for place in loop.filling.places:
+                hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
                 self._hooks.append(hook)
 
-    def arrived(self, number: int) -> None:
+    def arrived(self, p: Tensor) -> None:
         """Take a gradient that is complete."""
         if self.loop.quiet():
             return
         if not self._busy:
             self._busy = True
             Variable._execution_engine.queue_callback(self._backward_ends)
-        place = self.loop.filling.places[number]
         try:
-            self.run(self.gradient(place, gradient(place.one.parameter)))
+            self.run(self.gradient(p, gradient(p)))
         except BaseException:
             self._busy = False  # torch forgets the callback
             raise
@@ -134,12 +133,12 @@ class Hooks(HookDriver):
         Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
 
 
-def _hook(hooks: weakref.ref[Hooks], number: int) -> Callable[[Tensor], None]:
+def _hook(hooks: weakref.ref[Hooks]) -> Callable[[Tensor], None]:
     """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
 
     def arrived(p: Tensor) -> None:
         one = hooks()
         if one is not None:
-            one.arrived(number)
+            one.arrived(p)
 
     return arrived

@@ -16,6 +16,7 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     """Refuse a method that `attach` cannot run, with the line to write instead."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
+    _check_planned(method)
     if sync.batches is not None and (models or exchange.served or sync.staleness != 0):
         raise ValueError(
             f"batches are said where gradients are exchanged in step; got {method!r}: "
@@ -52,6 +53,19 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         )
     if exchange.cannot_drop:
         raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.cannot_drop}")
+
+
+def _check_planned(method: Method) -> None:
+    """Buckets are planned where all ranks exchange gradients in rounds."""
+    sync, exchange = method.sync, method.exchange
+    gradients = not (sync.of.models or exchange.served or sync.batches is not None or sync.staleness is None)
+    if method.overlap.buckets == "planned" and not (gradients and exchange.scope == "everybody"):
+        raise ValueError(
+            f"{method.id}: only gradients that backward fills buckets with are planned; "
+            'write Overlap(buckets="fixed")'
+        )
+    if method.overlap.buckets == "planned" and exchange.one_piece:
+        raise ValueError(f'{method.id} exchanges the model in one piece; write Overlap(buckets="fixed")')
 
 
 def _check_outer(method: Method, of: Delta) -> None:

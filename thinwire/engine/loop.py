@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.parameters import Trained
     from thinwire.engine.plan import Plan
+    from thinwire.engine.planner import Planner
     from thinwire.engine.runner import Runner
     from thinwire.engine.signal import Source
     from thinwire.engine.skipping import Skipping
@@ -53,14 +54,13 @@ class Loop:
         block: str,
         buffers: Mapping[str, Tensor],
     ) -> None:
-        by_name = {one.item.name: one for one in trained}
-        self.runner = runner
-        self.buckets = [runner.bucket(index, parcel) for index, parcel in enumerate(plan.parcels)]
-        self.members = [[by_name[item.name] for item in bucket.items] for bucket in self.buckets]  # as its views
+        self.runner, self.trained = runner, trained
         self.optimizer, self.skipping, self.quiet = optimizer, skipping, quiet
         self.buffers = buffers  # of floating point, such as BatchNorm's
         self.losses = Losses()
-        self.filling = Filling(self, source, block)
+        self.source, self._block = source, block
+        self.lay(plan)
+        self.planner: Planner | None = None  # where buckets are planned
         self.kept: dict[str, Any] = {}
         self.stepping = False  # inside optimizer.step
         self.again: Callable[[], Awaitable[None]] | None = (
@@ -70,6 +70,14 @@ class Loop:
         self.filled: Callable[[Place, Tensor], None] = _nowhere
         self.deliver: Callable[[Place, Tensor], None] = _nowhere
         self.earlier: Callable[[Place], Tensor | None] = _none
+
+    def lay(self, plan: Plan) -> None:
+        """Make the buckets of a plan, with memories as `init` leaves them; nothing is under way."""
+        by_name = {one.item.name: one for one in self.trained}
+        self.plan = plan
+        self.buckets = [self.runner.bucket(index, parcel) for index, parcel in enumerate(plan.parcels)]
+        self.members = [[by_name[item.name] for item in bucket.items] for bucket in self.buckets]  # as its views
+        self.filling = Filling(self, self.source, self._block)
 
     @property
     def method(self) -> Method:

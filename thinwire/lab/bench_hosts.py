@@ -31,7 +31,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -41,13 +41,16 @@ from torch.optim import SGD, Optimizer
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
+from thinwire.engine.planner import ROUNDS
 from thinwire.lab import gpt2
 from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper, where
 from thinwire.lab.launch import Say
 from thinwire.lab.net.shaping import shape, transmitted
 from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
+from thinwire.lab.shapes import Shapes
 from thinwire.lab.step_sizes import optimizer_of
+from thinwire.sim.models import MODELS
 
 METHODS = (*("sgd", "bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4"),)
 PARAMS = 24 << 20
@@ -55,6 +58,7 @@ BATCH = 1  # hosts that share cores compute more slowly than real ones, so they 
 GPT2_PARAMS = 124_439_808
 GPU_BATCH, SEQUENCE = 6, 1024  # of GPT-2 small, so that four hosts on one GPU compute for 50 to 150 ms
 FREE = "100gbit"  # more than this machine can send
+PLANNING = 2 * (ROUNDS + 1) + 2  # steps until buckets have been planned, and one after that
 WARM = 4  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
 PATIENCE = 240.0  # seconds of one float32 step, after which gloo would soon give up
@@ -73,6 +77,14 @@ class Job:
     device: str = "cpu"
     text: gpt2.Shape | None = None  # train this transformer instead of the chain of layers
     sequence: int = SEQUENCE  # words
+    model: str | None = None  # train a net of the shapes of this model instead
+    planned: bool = False  # every method once more, with planned buckets
+
+    def of_model(self, name: str) -> Job:
+        """The same with the shapes of a named model; ValueError where there is none, or on a GPU."""
+        if self.device != "cpu":
+            raise ValueError("hosts on a GPU train GPT-2 small; leave --model out, or write --device cpu")
+        return replace(self, model=name, params=sum(weight.numel for weight in MODELS[name]()))
 
     def check(self, hosts: int) -> None:
         """Raise a ValueError for settings that cannot be measured."""
@@ -100,6 +112,7 @@ class Contestant:
     stats: Callable[[], dict[str, float]] = dict
     warmup: int = WARM
     period: int = 1  # steps from one exchange to the next
+    at_rate: int = 1  # steps at the rate that are not timed
 
 
 @dataclass
@@ -136,6 +149,15 @@ def attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]
         yield Contestant(steps(net, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
 
 
+@contextmanager
+def _planned(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]:
+    """The same with planned buckets, which are measured and cut at the rate, in steps that are not timed."""
+    method = replace(tw.method(text), overlap=tw.Overlap(buckets="planned"))
+    optimizer = optimizer_of(method, STEP, net.parameters())
+    with tw.attach(net, optimizer, method) as wire:
+        yield Contestant(steps(net, optimizer), wire.stats, method.sync.warmup, method.sync.every, at_rate=PLANNING)
+
+
 BASELINES: dict[str, Build] = {
     "no communication": _alone,
     **{name: partial(_rival, wrap=wrap) for name, wrap in RIVALS.items()},
@@ -145,6 +167,8 @@ BASELINES: dict[str, Build] = {
 def bench(say: Say, job: Job) -> list[Row]:
     """One row per contestant; this runs on every rank, and the rows of rank 0 count."""
     builds = BASELINES | {text: partial(attached, text=text) for text in job.methods}
+    if job.planned:
+        builds |= {f"{text}, planned": partial(_planned, text=text) for text in job.methods}
     measured = {name: _Measured() for name in builds}
     whole, steps = _work(job)
     for turn in range(job.turns):
@@ -162,6 +186,9 @@ def bench(say: Say, job: Job) -> list[Row]:
 
 def _work(job: Job) -> tuple[nn.Module, Steps]:
     """The model that all contestants train, and what a step of it is."""
+    if job.model is not None:
+        start = torch.full((1,), 1.0 + 0.01 * dist.get_rank())
+        return Shapes(job.model, job.batch), lambda net, optimizer: stepper(net, start, optimizer)
     if job.text is None:
         whole, x = model(job.params), batch(job.params, job.batch).to(job.device)
         return whole.to(job.device), lambda net, optimizer: done(stepper(net, x, optimizer), job.device)
@@ -176,6 +203,8 @@ def _turn(build: Build, whole: nn.Module, steps: Steps, job: Job, measured: _Mea
         for _ in range(contestant.warmup):
             contestant.step()
         reshape(job.rate)
+        for _ in range(contestant.at_rate - 1):
+            contestant.step()
         (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
         fewest = math.ceil(FEWEST / job.turns)
         count = min(MOST, max(fewest, int(job.budget / job.turns / (longest * contestant.period))))

@@ -13,9 +13,9 @@ from statistics import fmean
 
 from thinwire.core.rates import bits_per_second
 from thinwire.lab import (
-    bench_checksum,
     bench_eta,
     bench_gpu,
+    checksum_table,
     drawings,
     language_table,
     plan_table,
@@ -33,7 +33,8 @@ BENCH = "thinwire bench kernels --repeats 41"
 BENCH_GPU = "thinwire bench kernels --device cuda"
 NO_GPU = f"No rows yet: `{BENCH_GPU} --save benchmarks/data/kernels-cuda.csv` records them."
 ALONE_GPU = {"ms_p50": ".3f", "gbps": ".0f", "ratio": ".2f"}
-PASSES_GPU = ("encode", "encode_ef", "decode_add", "mean8", "mean_encode")
+MEMORY_GPU = ("encode", "encode_ef", "decode_add", "mean8")  # bound by memory
+PASSES_GPU = (*MEMORY_GPU, "mean_encode")
 HOSTS = "thinwire bench step --hosts 4 --budget 12{}` with `--rate 100mbit --repeats 2` and `--rate 1gbit --repeats 3"
 HOSTS_GPU = (
     "thinwire bench step --hosts 4 --device cuda --repeats 1 --budget 3{}` with `--rate 1gbit` and `--rate 10gbit"
@@ -266,7 +267,7 @@ def alone_gpu(data: Path) -> str:
 def gpu_line(data: Path) -> str:
     """One sentence: where the passes of the quantisers lie."""
     rows = _gpu_rows(data)
-    some = sorted(float(r["ratio"]) for r in rows if r["method"] == "qsgd:bits=4" and r["kernel"] in PASSES_GPU)
+    some = sorted(float(r["ratio"]) for r in rows if r["method"] == "qsgd:bits=4" and r["kernel"] in MEMORY_GPU)
     if not some:
         return (
             "On GPUs the kernels are Triton's, with the same bits; `thinwire bench kernels --device cuda` times them."
@@ -315,31 +316,6 @@ def eta(data: Path) -> str:
     return table(["compressor", "ranks", *head], body, left=2) + where(rows[0], "thinwire bench eta")
 
 
-def checksum(data: Path) -> str:
-    """What the checksum adds to an encode, to a decode, and to both together; by the 20% quantiles of the times."""
-    every = load(data / "kernels.csv")
-    rows = [r for r in every if (r["threads"], r["backend"]) == ("1", every[0]["backend"])]
-    times = {(r["method"], r["kernel"]): float(r["ms_p20"]) for r in rows}
-    passes, body = ("encode", "decode_add"), []
-    for method in (f"qsgd:bits={b}" for b in (1, 2, 4, 8)):
-        plain = [times[method, k] for k in passes]
-        checked = [t for k in passes for (m, name), t in times.items() if m == method and name.startswith(f"{k}+")]
-        pairs = [*zip(plain, checked, strict=True), (sum(plain), sum(checked))]
-        body.append([f"`{method}`", *(f"{100 * (b / a - 1):+.0f}%" for a, b in pairs)])
-    return table(["method", "encode", "decode_add", "both"], body) + where(rows[0], BENCH)
-
-
-def detection(data: Path) -> str:
-    """Damaged payloads that the checksum takes for whole, and that CRC-32C would."""
-    rows = read(data / "checksum.csv")
-    body = [
-        [r["kind"], f"{r['changed']:,}", str(r["sum_missed"]), str(r["crc32c_missed"])]
-        for r in bench_checksum.summary(rows)
-    ]
-    head = ["damage", "payloads", "missed by the sum", "missed by CRC-32C"]
-    return table(head, body) + where(rows[0], "thinwire bench checksum")
-
-
 def paper(name: str, section: str, data: Path) -> str:
     """A section of a reproduction's page."""
     return REPRODUCTIONS[name].page(read(data / f"{name}.csv"))[section]
@@ -363,8 +339,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "gpu-line": gpu_line,
     "rate": rate,
     "eta": eta,
-    "checksum": checksum,
-    "detection": detection,
+    **checksum_table.TABLES,
     "race": lambda data: race_table.page(data / "race.csv"),
     "race-16": lambda data: race_table.page(data / "race-16.csv"),
     "language": lambda data: language_table.page(data / "language.csv"),

@@ -12,6 +12,7 @@ from thinwire.lab.records import Row, read
 
 FILE = "plan.csv"
 COMMAND = "thinwire bench plan"
+RECORDED = f"{COMMAND} --params 4194304 --budget 1"
 NONE = f"No rows yet: `{COMMAND} --save benchmarks/data/{FILE}` records them, as root."
 
 
@@ -38,10 +39,10 @@ def verdict(data: Path) -> str:
     head = ["rate", "cells", "median error", "worst error", "recommended, slower than the fastest by at most"]
     good = (
         f"{told['recommended_near']} of {told['recommended']} recommendations are within {NEAR:.0%} of the fastest. "
-        f"Computing took {told['computing_from']:.2f} to {told['computing_to']:.2f} times as long beside the cells as "
-        "when it was measured."
+        f"Computing took {told['computing_from']:.2f} to {told['computing_to']:.2f} times as long beside the cells "
+        "as when it was measured."
     )
-    return f"{table(head, body)}\n\n{good}{where(rows[0], COMMAND)}"
+    return f"{table(head, body)}\n\n{good}{where(rows[0], RECORDED)}"
 
 
 def cells(data: Path) -> str:
@@ -63,7 +64,7 @@ def cells(data: Path) -> str:
         for row in sorted(rows, key=lambda row: row["hosts"])
     ]
     head = ["hosts", "rate", "method", "forecast ms", "measured ms", "20% to 80%", "error", "binds"]
-    return table(head, body, left=3) + where(rows[0], COMMAND)
+    return table(head, body, left=3) + where(rows[0], RECORDED)
 
 
 def _rows(data: Path) -> Sequence[Row]:

@@ -10,18 +10,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 from thinwire.comm.clock import VirtualClock
 from thinwire.comm.network import Interfaces, Network
 from thinwire.core.clock import Span
+from thinwire.core.config import check_choice
 from thinwire.core.errors import PeerError
 from thinwire.core.trace import write_trace
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
 from thinwire.engine.plan import plan_of
 from thinwire.sim.costs import Costs
+from thinwire.sim.forward import Forward, in_order
 from thinwire.sim.load import Load
+from thinwire.sim.planned import cost, planned
 from thinwire.sim.player import Mark, Player, Stage
 from thinwire.sim.script import script
 from thinwire.sim.together import Together, fits
@@ -103,6 +106,7 @@ def foresee(
     seed: int = 0,
     marks: bool = False,
     by_message: bool | None = None,
+    into_forward: Literal["ready", "need"] | None = None,
 ) -> Forecast:
     """Steps of `method` on `workers` workers, each with the same load: a `Load`, or the name of a model.
 
@@ -111,6 +115,9 @@ def foresee(
 
     Above 32 workers, rounds in which all ranks meet are computed for all of them at once. `by_message=True` runs
     every request on the clock instead, which gives the same times but for ties; `by_message=False` avoids that.
+
+    With `into_forward` a step does not wait for its results: in the next forward pass each layer waits for its own.
+    Buckets are then sent as they are "ready", or those first that are in "need" first. `attach` cannot do that.
 
     `failures` says which ranks die, and after how many seconds. As under `attach`, that ends training, unless it is
     gossip and `drop_dead` is set: then neighbours go on without them.
@@ -130,13 +137,27 @@ def foresee(
     check_method(method, workers, drop_dead=drop_dead)
     load = Load.of(load) if isinstance(load, str) else load
     costs = Costs() if costs is None else costs
-    plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
     network = Network() if network is None else network
+
+    def seconds(method: Method, load: Load, plan: Plan) -> float:
+        return foresee(method, load, workers, steps=2, network=network, costs=costs, plan=plan).step
+
+    if plan is None and method.overlap.buckets == "planned":
+        plan = planned(method, load, min_size, seconds)
+    plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
+    if into_forward is not None:
+        check_choice("foresee", "into_forward", into_forward, ("ready", "need"))
+        if method.sync.of.models or method.exchange.served or method.sync.staleness != 0:
+            raise ValueError(
+                f"{method.id}: only gradients in step are waited for layer by layer; leave into_forward out"
+            )
+    if into_forward == "need":
+        plan = in_order(plan, load, cost(method, load.device, seconds), method.lanes)
     Interfaces(network, workers)  # refuses hosts and racks that do not fit
     played = script(method, plan, load, workers, costs)
     bits = costs.estimated(method.exchange.channels)
     by_message = workers <= BY_MESSAGE if by_message is None else by_message
-    if fits(method, played, network) and not (marks or by_message or failures):
+    if fits(method, played, network) and not (marks or by_message or failures or into_forward):
         all_ = Together(method, played, load, workers, network, costs)
         ends = all_.run(steps, stragglers, seed)
         wires = all_.crowd.wires
@@ -147,7 +168,7 @@ def foresee(
     players = [Player(stage, rank) for rank in range(workers)]
 
     async def life(player: Player) -> None:
-        own = turns(method, player)
+        own = turns(method, player) if into_forward is None else Forward(player, plan)
         for number in range(steps):
             factor = 1.0 if stragglers is None else stragglers.factor(player.rank, number, seed)
             await own.step(number, factor)

@@ -12,6 +12,7 @@ from thinwire.engine.loop import Loop
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
 from thinwire.engine.plan import plan_of
+from thinwire.engine.planner import planner
 from thinwire.engine.replicas import floating
 from thinwire.engine.runner import Runner
 from thinwire.engine.schedules.choose import schedule
@@ -53,6 +54,7 @@ class Worker:
         signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
         buffers = floating(self.model)
         loop = Loop(self.runner, plan, members, self.optimizer, skipping, lambda: False, signal, "", buffers)
+        loop.planner = planner(method, [item for _, item in members], setting.min_size, ())
         self.driver = Driver(loop, schedule(loop))
 
     def begin(self) -> None:
@@ -80,7 +82,7 @@ class Worker:
             await comm.sleep((1 - FORWARD) * seconds * place.one.item.numel / total)
             grad = place.one.parameter.grad
             assert grad is not None
-            await driver.gradient(place, grad)
+            await driver.gradient(place.one.parameter, grad)
         if driver.schedule.hears_loss:
             driver.loop.losses.tell(loss)
         await driver.backward_ends()

@@ -32,6 +32,7 @@ SECTIONS = (
             "fsdp",
             "integrations",
             "integrations/*",
+            "overlap",
             "faults",
             "membership",
             "gossip",
