@@ -82,7 +82,7 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     world = dist.distributed_c10d._world
     said = meeting.gather({"wanted": wanted.digest, "free": mine, "count": world.group_count})
-    # torch names groups by it, and from 2.15 on counts groups of some ranks on these ranks alone: a later group of all
+    # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
     # ranks would have different names, and they would wait for each other for ever.
     world.group_count = max(one["count"] for one in said)
     if len({one["wanted"] for one in said}) > 1:
