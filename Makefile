@@ -10,7 +10,8 @@ PACKAGES := import sys, tomllib; extras = tomllib.load(open('pyproject.toml', 'r
 	print(*(package for name in sys.argv[1:] for package in extras[name]))
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-fsdp test-frameworks test-gpu docs test-docs lint format figures golden clean
+.PHONY: demo test test-fsdp test-frameworks test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels \
+	clean
 
 demo: $(STAMP)
 	$(BIN)/thinwire demo
@@ -42,6 +43,18 @@ docs: $(DOCS)
 test-docs: export PYTHONDONTWRITEBYTECODE :=
 test-docs: $(DOCS)
 	$(BIN)/python -m pytest tests/site
+
+# The engine's tests on another version of torch, in a virtual environment of its own (5 GB: torch brings CUDA's libraries).
+TORCH ?= 2.15.0
+OTHER := .venv-torch-$(TORCH)
+test-torch: $(OTHER)/.installed
+	THINWIRE_PATIENCE=5 $(OTHER)/bin/python -m pytest -n 2 tests/distributed tests/engine tests/sim $(ARGS)
+
+$(OTHER)/.installed: pyproject.toml CMakeLists.txt
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --upgrade pip
+	$(OTHER)/bin/python -m pip install --quiet torch==$(TORCH) -e '.[lab,dev]' -Cbuild-dir=$(OTHER)/build
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -75,5 +88,12 @@ $(FRAMEWORKS): $(STAMP)
 		xargs $(BIN)/python -m pip install --quiet -c constraints.txt
 	touch $@
 
+# Wheels for x86-64 and aarch64, and the sdist, into dist/, cross-compiled and checked; then tried without a compiler.
+wheels:
+	$(PYTHON) tools/wheels.py $(ARGS)
+
+try-wheels:
+	$(PYTHON) tools/try_wheels.py $(ARGS)
+
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

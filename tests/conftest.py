@@ -57,6 +57,7 @@ def collect_without_garbage() -> Generator[None, object, object]:
 def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool:
     """End the process and show where it hangs, as the method `thread` does, but without a thread per test."""
     seconds: float = settings.timeout  # type: ignore[attr-defined]  # pytest-timeout's
+    seconds *= float(os.environ.get("THINWIRE_PATIENCE", "1"))  # see tests/ranks.py
     faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[STDERR])
     return True
 

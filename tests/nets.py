@@ -19,6 +19,8 @@ from thinwire.lab.member import Member
 from thinwire.sync import Param, Sync
 
 WIDTH = 24
+MUON = "Muon" in vars(torch.optim)
+"""Whether torch has the optimizer of muloco: from 2.9 on."""
 SERVED = [name for name in METHODS if METHODS[name]().exchange.served]
 """Methods with a server that keeps the model."""
 SYNCHRONOUS = [name for name in METHODS if name not in SERVED and not METHODS[name]().sync.of.models]

@@ -20,18 +20,21 @@ from thinwire.engine.meeting import Meeting
 from thinwire.engine.watch import Watch, private_store
 from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
 
+PATIENCE = float(os.environ.get("THINWIRE_PATIENCE", "1"))
+"""How much longer than usual processes may take, on a machine that many share; `make test-torch` sets it."""
 TIMEOUT = 100.0
 
 
 def on_ranks(program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
     """What `program(*args)` returns on each rank; every failure is raised here."""
-    return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout, gpu=True)
+    return launch(_load_and_run, workers, *_where(program), *args, timeout=timeout * PATIENCE, gpu=True)
 
 
 def endings(
     program: Callable[..., Any], workers: int, *args: Any, timeout: float = TIMEOUT, grace: float = GRACE
 ) -> list[Outcome]:
     """How each rank ended, for tests in which some are meant to fail."""
+    timeout, grace = timeout * PATIENCE, grace * PATIENCE
     return outcomes(_load_and_run, workers, *_where(program), *args, timeout=timeout, grace=grace, gpu=True)
 
 

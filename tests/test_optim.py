@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from nets import MUON
 from torch import Tensor
 
 from thinwire.optim import Joined, OneBitAdam
@@ -137,6 +138,7 @@ def muon_and_adam(model: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.
     return torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(rest, lr=0.01)
 
 
+@pytest.mark.skipif(not MUON, reason="torch has Muon from 2.9 on")
 def test_joined_optimizers_step_as_each_by_itself() -> None:
     """With a scheduler over both, a hook that is called once per step, and a state that goes to another."""
     model, x, y = problem()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import endings, lent, on_ranks
+from ranks import PATIENCE, endings, lent, on_ranks
 from torch import Tensor
 
 from thinwire import Channel, Layout
@@ -62,7 +62,7 @@ def _run(coroutine: Coroutine[Any, Any, Tensor]) -> Tensor:
 def begin(
     x: Tensor,
     pairs: Pairs | None = None,
-    timeout: float = 30.0,
+    timeout: float = 30.0 * PATIENCE,
     gone: set[int] | None = None,
     beat: float | None = None,
     pace: int = 1,
@@ -121,7 +121,7 @@ def until_death(victim: int, drop: bool, folder: str) -> None:
     rank = dist.get_rank()
     gone: set[int] | None = set() if drop else None
     shared = begin(torch.full((D,), float(rank)), gone=gone)
-    until = time.monotonic() + 3
+    until = time.monotonic() + 3 * PATIENCE
     step = 0
     while time.monotonic() < until:
         if rank == victim and step == 5:
@@ -140,7 +140,7 @@ def until_both_know(victim: int, folder: str) -> None:
         until_death(victim, False, folder)
     finally:
         if (dist.get_rank() - victim) % 2:
-            patience = time.monotonic() + 15
+            patience = time.monotonic() + 15 * PATIENCE
             store.add("told", 1)
             while store.add("told", 0) < 2 and time.monotonic() < patience:
                 time.sleep(0.02)
@@ -153,7 +153,7 @@ def test_a_death_is_told_with_its_edge(victim: int, tmp_path: Path) -> None:
     """
     begun = time.monotonic()
     ended = endings(until_both_know, RANKS, victim, str(tmp_path), grace=20.0)
-    assert time.monotonic() - begun < 25  # the groups' time-out is 30 s
+    assert time.monotonic() - begun < 25 * PATIENCE  # the groups' time-out is 30 s
     assert ended[victim].exitcode == -signal.SIGKILL
     for rank in ((victim + 1) % RANKS, (victim - 1) % RANKS):
         assert f"PeerError: the edge {rank}-{victim} broke" in ended[rank].error

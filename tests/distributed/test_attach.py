@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nets import SYNCHRONOUS, batch, equal_everywhere, flat, loss, net, train
-from ranks import on_ranks
+from ranks import PATIENCE, on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -148,7 +148,7 @@ class Late(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        time.sleep(0.3)
+        time.sleep(0.3 * PATIENCE)
         return g
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, flat, loss, net, said, train
-from ranks import endings
+from ranks import PATIENCE, endings
 
 import thinwire as tw
 from thinwire.core.method import METHODS
@@ -23,12 +23,14 @@ from thinwire.lab.launch import Outcome
 pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
 VICTIM = 2
 STEPS = 40
+WAIT = 30.0 * PATIENCE
+"""The time-out where a rank is killed. Sockets tell of that at once; by the clock a busy machine drops the living."""
 
 
 def killed_without_leave(method: str) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    with tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=15.0):
+    with tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=15.0 * PATIENCE):
         train(model, optimizer, range(3))
         if dist.get_rank() == VICTIM:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -51,7 +53,7 @@ def test_without_leave_everybody_raises_and_the_edge_is_named(method: str) -> No
         if rank != VICTIM:
             told, seconds = heard(end)
             assert "PeerError: rank 2 of 4 has stopped answering" in str(told)
-            assert float(str(seconds)) < 15
+            assert float(str(seconds)) < 15 * PATIENCE
     edges = [f"the edge {rank}-{VICTIM} broke" in ended[rank].error for rank in (1, 3)]
     assert any(edges)
 
@@ -60,19 +62,23 @@ def killed_one_of_several(method: str, how: str) -> None:
     """Train on, and tell: the losses before and after, the distances, who is gone, and the mean model's sum."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=6.0, drop_dead=True)
+    wait = WAIT if how == "killed" else 6.0 * PATIENCE
+    wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=wait, drop_dead=True)
     train(model, optimizer, range(10))
     before = loss(model, batch(99, 0)).item()
     if dist.get_rank() == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    start = time.monotonic()
     train(model, optimizer, range(10, 10 + STEPS))
+    seconds = time.monotonic() - start
     found = wire.consensus()
     mean = torch.cat([found.model[k].flatten() for k, _ in model.named_parameters()])
     own = flat(model)
     torch.nn.utils.vector_to_parameters(mean, model.parameters())
     after = loss(model, batch(99, 0)).item()
     gone = sorted(wire._runner.comm.gone)
-    raise SystemExit(json.dumps([before, after, found.distance, (own - mean).norm().item(), gone, mean.sum().item()]))
+    apart = (own - mean).norm().item()
+    raise SystemExit(json.dumps([before, after, found.distance, apart, gone, mean.sum().item(), seconds]))
 
 
 @pytest.mark.parametrize("method", ["d-psgd", "deepsqueeze", "choco-sgd:copies=true", "sgp"])
@@ -81,7 +87,8 @@ def test_with_leave_the_survivors_go_on(method: str) -> None:
     assert ended[VICTIM].exitcode == -signal.SIGKILL
     survivors = [heard(end) for rank, end in enumerate(ended) if rank != VICTIM]
     sums = set()
-    for before, after, distance, apart, gone, total in survivors:
+    for before, after, distance, apart, gone, total, seconds in survivors:
+        assert float(str(seconds)) < WAIT
         assert float(str(after)) < 0.75 * float(str(before))
         assert gone == [VICTIM]
         assert 0 < float(str(apart)) < 4 * float(str(distance)) < 4

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nets import net, said, train
-from ranks import endings
+from ranks import PATIENCE, endings
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
@@ -73,7 +73,7 @@ def test_killed_while_attaching_everybody_raises(after: float) -> None:
             told, seconds = heard(end)
             assert "PeerError" in told, told
             assert "rank 2" in told, told
-            assert seconds < 30
+            assert seconds < 30 * PATIENCE
 
 
 def left(how: str, hook: bool) -> None:
@@ -98,7 +98,7 @@ def left(how: str, hook: bool) -> None:
             said(lambda: wire.__exit__(ZeroDivisionError, ZeroDivisionError("a line of the loop"), None))
         else:
             code.InteractiveInterpreter().runsource("1 / 0")  # what a notebook does with a cell that fails
-        until = time.monotonic() + 8
+        until = time.monotonic() + 8 * PATIENCE
         while time.monotonic() < until and store.add("told", 0) < 3:  # alive until the others have been told
             time.sleep(0.1)
         os._exit(0)
@@ -124,7 +124,7 @@ def test_whoever_waits_in_vain_is_told(how: str, hook: bool, why: str) -> None:
             told, seconds = heard(end)
             assert told.startswith("PeerError: "), told
             assert why in told, told
-            assert seconds < 15
+            assert seconds < 15 * PATIENCE
 
 
 def stop_until_killed(seconds: float) -> None:
@@ -151,10 +151,10 @@ def stopped_with_the_store(folder: str) -> None:
     model = net()
     optimizer = sgd(model)
     # On a busy machine groups must be made within the time-out, too.
-    tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0, timeout=12.0)
+    tw.attach(model, optimizer, tw.methods.qsgd(), min_size=0, timeout=12.0 * PATIENCE)
     train(model, optimizer, range(3))
     if rank == 0:
-        stop_until_killed(15)
+        stop_until_killed(15 * PATIENCE)
     start = time.monotonic()
     told = said(lambda: train(model, optimizer, range(3, 30)))
     tell(told, time.monotonic() - start)
@@ -166,23 +166,23 @@ def test_the_host_of_the_store_is_stopped(tmp_path: Any) -> None:
         told, seconds = heard(end)
         assert told.startswith("PeerError: "), told
         assert "rank 0" in told, told
-        assert seconds < 30
+        assert seconds < 30 * PATIENCE
 
 
 def stopped_neighbour(stopped: int) -> None:
     """AD-PSGD with leave to drop: a rank that asks (1) or answers (0) is stopped; the living keep each other."""
     model = net()
     optimizer = sgd(model)
-    wire = tw.attach(model, optimizer, tw.methods.ad_psgd(), min_size=0, timeout=3.0, drop_dead=True)
+    wire = tw.attach(model, optimizer, tw.methods.ad_psgd(), min_size=0, timeout=3.0 * PATIENCE, drop_dead=True)
     begun, step, gone = time.monotonic(), 5, []
     train(model, optimizer, range(5))
     if dist.get_rank() == stopped:
-        stop_until_killed(11)
-    while time.monotonic() < begun + 10:
+        stop_until_killed(11 * PATIENCE)
+    while time.monotonic() < begun + 10 * PATIENCE:
         train(model, optimizer, range(step, step + 1))
         step += 1
         time.sleep(0.08)
-        if time.monotonic() < begun + 8:  # later, those who are done are gone, too
+        if time.monotonic() < begun + 8 * PATIENCE:  # later, those who are done are gone, too
             gone = sorted(wire._runner.comm.gone)
     tell(gone, step)
 

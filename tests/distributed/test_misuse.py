@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, equal_everywhere, flat, loss, net, said, train
-from ranks import on_ranks
+from ranks import PATIENCE, on_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -155,7 +155,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ways = [f"{how}={method}" for how, method in TRIED.items()]
     env = {"OMP_NUM_THREADS": "1", "PATH": ""}
     command = [sys.executable, script, str(store.port), str(folder), *ways]
-    subprocess.run(command, env=env, timeout=100, check=True)
+    subprocess.run(command, env=env, timeout=100 * PATIENCE, check=True)
     return folder
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from thinwire.core.method import METHODS
 from thinwire.engine.ddp import _check_signal
+from thinwire.engine.sharding import ON_CPU
 
 STEPS = 2
 
@@ -180,6 +181,8 @@ def everything() -> list[Any]:
 def test_one_sentence_each() -> None:
     for rank, (told, broken, methods) in enumerate(on_ranks(everything, 2)):
         for case, sentence, found in zip(SENTENCES, SENTENCES.values(), told, strict=True):
+            if case is sharded_later and not ON_CPU:
+                continue  # FSDP2 of torch 2.6 trains on GPUs only
             assert sentence in found, case.__name__
         assert broken == [(True, 1), (True, rank)]
         assert list(methods) == list(METHODS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nets import MUON
 
 from thinwire.core.method import METHODS
 from thinwire.lab.launch import launch
-from thinwire.lab.step_sizes import optimizer_of, step_of
+from thinwire.lab.step_sizes import Step, optimizer_of, step_of
 from thinwire.lab.tasks import get
 from thinwire.lab.train import Job, Progress, train_all
 from thinwire.optim import OneBitAdam
@@ -37,6 +38,7 @@ def test_sign_methods_take_small_steps() -> None:
     assert (step_of(task, "qsgd:bits=2").lr, step_of(task, "qsgd").momentum) == (task.lr, 0.9)
 
 
+@pytest.mark.skipif(not MUON, reason="torch has Muon from 2.9 on")
 def test_muloco_gets_muon_for_matrices_and_eamsgd_nesterovs_momentum() -> None:
     matrix, bias = torch.zeros(3, 2), torch.zeros(3)
     both = optimizer_of(METHODS.parse("muloco"), step_of(get("digits"), "muloco"), [matrix, bias])
@@ -61,3 +63,9 @@ def test_a_method_that_keeps_momentum_leaves_none_to_the_optimizer() -> None:
         assert isinstance(
             optimizer_of(METHODS.parse("one-bit-adam"), step_of(task, "one-bit-adam"), [torch.zeros(1)]), OneBitAdam
         )
+
+
+def test_without_muon_its_version_of_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    with pytest.raises(ValueError, match=r'muloco has Muon inside.* write pip install "torch>=2.9"'):
+        optimizer_of(METHODS.parse("muloco"), Step(0.01), [torch.zeros(3, 2)])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from nets import equal_everywhere, flat, net
+from nets import MUON, equal_everywhere, flat, net
 from nets import loss as loss_of
 from ranks import on_ranks
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 import thinwire as tw
 from thinwire.exchange import AllGather, AllReduce, Server
@@ -51,7 +51,8 @@ METHODS = {
 }
 SUMMED = ("cocod", "overlap", "easgd", "eamsgd")
 """Methods of which torch.distributed makes the sums, in an order of its own."""
-RESUMED = ["late", "outer", "growing", "ways", "diloco", "streaming", "sparse-loco", "muloco", "pipe-sgd", *SUMMED]
+RESUMED = ["late", "outer", "growing", "ways", "diloco", "streaming", "sparse-loco", "pipe-sgd", *SUMMED]
+RESUMED += ["muloco"] if MUON else []
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -66,7 +67,7 @@ def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
 def muon(parameters: Iterable[nn.Parameter]) -> Optimizer:
     some = list(parameters)
     rest = AdamW([p for p in some if p.ndim != 2], lr=0.01)
-    return tw.optim.Joined(Muon([p for p in some if p.ndim == 2], lr=0.02), rest)
+    return tw.optim.Joined(torch.optim.Muon([p for p in some if p.ndim == 2], lr=0.02), rest)
 
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {

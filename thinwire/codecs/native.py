@@ -12,6 +12,7 @@ import torch
 from thinwire.core.bitpack import BitPack
 from thinwire.core.desk import brought
 from thinwire.core.errors import PayloadError
+from thinwire.kernels.compiled import refusal, uncompiled
 from thinwire.kernels.spec import packed_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ PLAIN, CODED, JOINED = 0, 1, 2  # the first byte of `frame`; GPUs join narrow sy
 @cache
 def codes() -> ModuleType:
     """The extension module."""
+    why = uncompiled()
+    if why is not None:
+        raise ImportError(refusal("entropy codes", why))
     from thinwire.kernels.cpu import _codes  # noqa: PLC0415  (the extension loads on first use)
 
     return _codes

@@ -23,6 +23,7 @@ from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.config import from_json
 from thinwire.core.version import VERSION
 from thinwire.engine.damage import FORMAT, check_entries, check_tensors
+from thinwire.engine.from_disk import fill
 from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def read_part(
             flat[key] = None
             if isinstance(about, TensorStorageMetadata):
                 flat[key] = torch.empty(about.size, dtype=about.properties.dtype)
-    dcp.load(flat, checkpoint_id=path, no_dist=True)
+    fill(flat, path)
     states: dict[str, Any] = {}
     for key, value in flat.items():
         place = states

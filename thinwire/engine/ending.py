@@ -12,6 +12,8 @@ import os
 import weakref
 from typing import Protocol
 
+from thinwire.kernels.compiled import uncompiled
+
 
 class Leaving(Protocol):
     """Something that is told when the interpreter ends."""
@@ -41,6 +43,11 @@ def _at_exit() -> None:
     if _process == [os.getpid()]:
         for one in list(_open):
             one.leave("its script has ended")
+    if uncompiled() is None:
+        _let_late_threads_sleep()
+
+
+def _let_late_threads_sleep() -> None:
     from thinwire.engine import _ending  # noqa: PLC0415  (compiled: importing thinwire must work without it)
 
     _ending.let_late_threads_sleep()

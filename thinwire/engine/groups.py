@@ -80,7 +80,11 @@ _parents: dict[int, dist.ProcessGroup] = {}  # kept alive, so that no other grou
 def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
-    said = meeting.gather({"wanted": wanted.digest, "free": mine})
+    world = dist.distributed_c10d._world
+    said = meeting.gather({"wanted": wanted.digest, "free": mine, "count": world.group_count})
+    # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
+    # ranks would have different names, and they would wait for each other for ever.
+    world.group_count = max(one["count"] for one in said)
     if len({one["wanted"] for one in said}) > 1:
         # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
         wanted = Wanted(1, (), wanted.timeout, wanted.backend)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from thinwire.engine import checkpoint
+from thinwire.engine.from_disk import fill
 from thinwire.engine.sharded_state import from_replica, template, to_replica
 from thinwire.engine.sharding import check_carried
 from thinwire.engine.share import Share
@@ -110,7 +111,7 @@ class Sharded(Share):
             if isinstance(about, TensorStorageMetadata):
                 words = [str(step) for step in route]
                 flat[key] = template(words, about.size, about.properties.dtype, self._members)
-        dcp.load(flat, checkpoint_id=path, no_dist=True)
+        fill(flat, path)
         states: dict[str, dict[str, Any]] = {replica: {} for replica in replicas}
         for key, (_, replica, *rest) in paths.items():
             place = states[str(replica)]

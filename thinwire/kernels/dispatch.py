@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING
+
+from thinwire.kernels.compiled import slow, uncompiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,11 +24,16 @@ _forced: ContextVar[str | None] = ContextVar("thinwire_kernels", default=None)
 
 @cache
 def _host() -> dict[str, Kernels]:
-    from thinwire.kernels.cpu import tiers  # noqa: PLC0415  (the extension loads on first use)
     from thinwire.kernels.reference import ReferenceKernels  # noqa: PLC0415
 
+    reference, why = ReferenceKernels(), uncompiled()
+    if why is not None:
+        warnings.warn(slow(why), stacklevel=2)
+        return {"reference": reference, "cpu": reference}
+    from thinwire.kernels.cpu import tiers  # noqa: PLC0415  (the extension loads on first use)
+
     cpu = tiers()
-    return {"reference": ReferenceKernels(), "cpu": next(iter(cpu.values())), **cpu}
+    return {"reference": reference, "cpu": next(iter(cpu.values())), **cpu}
 
 
 @cache
@@ -43,7 +51,7 @@ def _asked() -> str | None:
 
 
 def names() -> list[str]:
-    """Every tier that runs on this machine; `cpu` stands for the fastest of the `cpu-...` ones."""
+    """Every tier that runs on this machine; `cpu` stands for the fastest on a CPU."""
     return list(_tiers())
 
 

@@ -78,7 +78,14 @@ def _one_bit_adam(method: Method, step: Step, parameters: list[Tensor]) -> Optim
 
 def _muon(method: Method, step: Step, parameters: list[Tensor]) -> Optimizer:
     """Muon for matrices and AdamW for the rest; Muon's steps are made as long as AdamW's: one lr fits both."""
-    muon = partial(torch.optim.Muon, lr=step.lr, momentum=step.momentum, adjust_lr_fn="match_rms_adamw")
+    try:
+        from torch.optim import Muon  # noqa: PLC0415  (torch has it from 2.9 on)
+    except ImportError as error:
+        raise ValueError(
+            f"{method.id} has Muon inside, which torch has from 2.9 on; this is {torch.__version__}: write "
+            'pip install "torch>=2.9"'
+        ) from error
+    muon = partial(Muon, lr=step.lr, momentum=step.momentum, adjust_lr_fn="match_rms_adamw")
     adamw = partial(AdamW, lr=step.lr)
     matrices, rest = ([p for p in parameters if (p.ndim == 2) == flat] for flat in (True, False))
     return Joined(*(make(some) for make, some in ((muon, matrices), (adamw, rest)) if some))

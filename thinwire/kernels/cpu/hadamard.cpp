@@ -115,7 +115,7 @@ TW_INLINE void value_range(const Table& t, const uint8_t* codes, int64_t from, i
         b8 narrow;
         memcpy(&narrow, codes + i, V);
         i8 code = __builtin_convertvector(narrow, i8);
-        f8 value = __builtin_shuffle(table, code & mask);
+        f8 value = pick(table, code & mask);
         store(r + i, (f8)((i8)value ^ ((code >> sign) << 31)));
     }
     for (; i < to; ++i) {

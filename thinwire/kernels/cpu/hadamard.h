@@ -26,12 +26,25 @@ TW_INLINE f8 load(const float* p) {
 }
 TW_INLINE void store(float* p, f8 v) { memcpy(p, &v, sizeof v); }
 
+// clang has only the shuffle whose places are constants, gcc before 12 only the other.
+#if defined(__clang__)
+#define TW_SWAP(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+TW_INLINE f8 pick(f8 table, i8 at) {
+    f8 out;
+    for (int i = 0; i < V; ++i) out[i] = table[at[i]];
+    return out;
+}
+#else
+#define TW_SWAP(v, ...) __builtin_shuffle(v, i8{__VA_ARGS__})
+TW_INLINE f8 pick(f8 table, i8 at) { return __builtin_shuffle(table, at); }
+#endif
+
 // Butterflies between lanes: low lanes a + b, high lanes -b + a.
 TW_INLINE f8 lanes(f8 v) {
     constexpr int32_t N = INT32_MIN;
-    v = (f8)((i8)v ^ i8{0, N, 0, N, 0, N, 0, N}) + __builtin_shuffle(v, i8{1, 0, 3, 2, 5, 4, 7, 6});
-    v = (f8)((i8)v ^ i8{0, 0, N, N, 0, 0, N, N}) + __builtin_shuffle(v, i8{2, 3, 0, 1, 6, 7, 4, 5});
-    return (f8)((i8)v ^ i8{0, 0, 0, 0, N, N, N, N}) + __builtin_shuffle(v, i8{4, 5, 6, 7, 0, 1, 2, 3});
+    v = (f8)((i8)v ^ i8{0, N, 0, N, 0, N, 0, N}) + TW_SWAP(v, 1, 0, 3, 2, 5, 4, 7, 6);
+    v = (f8)((i8)v ^ i8{0, 0, N, N, 0, 0, N, N}) + TW_SWAP(v, 2, 3, 0, 1, 6, 7, 4, 5);
+    return (f8)((i8)v ^ i8{0, 0, 0, 0, N, N, N, N}) + TW_SWAP(v, 4, 5, 6, 7, 0, 1, 2, 3);
 }
 
 template <int R>
