@@ -38,7 +38,8 @@ def uneven() -> Problem:
 
     def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
         x = torch.randn(4, 64, generator=torch.Generator().manual_seed(100 * step + rank))
-        return (model(x) - x).square().mean()
+        lost: torch.Tensor = (model(x) - x).square().mean()
+        return lost
 
     return Problem(model=Net, optimizer=lambda p: torch.optim.SGD(p, lr=0.05), loss=loss, seconds=0.05)
 
