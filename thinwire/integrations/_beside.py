@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import fsspec
 import torch
+
+from thinwire.integrations._state_file import read_state
 
 FOLDER = "thinwire"
 
@@ -44,13 +45,9 @@ def load(path: str | os.PathLike[str], rank: int, token: str) -> dict[str, Any]:
     system, inside = fsspec.core.url_to_fs(target)
     if not system.exists(inside):
         raise ValueError(f"{target} is missing, which was written with {os.fspath(path)}; copy it from rank {rank}")
-    try:
-        with system.open(inside, "rb") as file:
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        same = state["token"] == token
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
-        raise ValueError(f"{target} is damaged ({type(error).__name__}); resume from another checkpoint") from error
-    if not same:
+    with system.open(inside, "rb") as file:
+        state = read_state(file, target, "token")
+    if state["token"] != token:
         raise ValueError(f"{target} was not written with {os.fspath(path)}, but with another checkpoint of that name")
     return state
 

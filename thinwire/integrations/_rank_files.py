@@ -7,7 +7,6 @@ their optimizers and buffers with them: these are in the files, too. Files that 
 from __future__ import annotations
 
 import os
-import pickle
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from thinwire.integrations._agree import agreed, gathered
+from thinwire.integrations._state_file import read_state
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,10 +104,6 @@ class RankFiles:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        _ = state["token"], state["ranks"], state["wire"]
+        return read_state(path, path, "token", "ranks", "wire")
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; copy it from the rank that wrote it") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({type(error).__name__}); resume from another checkpoint") from error
-    return state
