@@ -11,6 +11,7 @@ Now and then the next kill hits the replica that was started again, while it com
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -34,10 +35,11 @@ PATIENCE = 120.0  # seconds without a round, which are a hang
 WHILE_COMING = 0.2  # share of the kills that hit the replica which comes back
 
 
-def rows(kills: int, replicas: int, seed: int) -> Iterator[Row]:
+def rows(kills: int, replicas: int, seed: int, device: str) -> Iterator[Row]:
     """One row per kill; TimeoutError where replicas hang."""
     draw = random.Random(seed)
-    with Fleet(Course(METHOD, width=384, pause=0.005, quorum=replicas // 2 + 1), replicas) as fleet:
+    course = Course(METHOD, width=384, pause=0.005, quorum=replicas // 2 + 1, device=device)
+    with Fleet(course, replicas) as fleet:
         victim, coming = 0, False
         for kill in range(kills):
             if not coming:
@@ -96,10 +98,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where replicas train")
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
+    os.environ.setdefault("RUST_LOG", "error")  # torchft would otherwise write several lines per round
     console, done = Console(soft_wrap=True), []
-    for row in rows(args.kills, args.replicas, args.seed):
+    for row in rows(args.kills, args.replicas, args.seed, args.device):
         done.append(row)
         console.print(", ".join(f"{name} {value}" for name, value in row.items()))
         if args.save is not None:

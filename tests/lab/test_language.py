@@ -71,6 +71,8 @@ def test_losses_and_seconds_are_compared_with_ddp_of_the_same_seeds(tmp_path: Pa
         (["--device", "cpu", "--steps", "100"], "write --steps 300"),
         (["--device", "cpu", "--timed", "-1"], "write --timed 20"),
         (["--device", "cpu", "--method", "diluco"], "diluco"),
+        (["--device", "cpu", "--method", "torchft diloco-5 fp8"], "needs a GPU"),
+        (["--device", "cpu", "--method", "torchft diloco-0"], "write 'torchft diloco-5'"),
     ],
 )
 def test_refusals(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

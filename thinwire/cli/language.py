@@ -14,7 +14,7 @@ import typer
 
 import thinwire as tw
 from thinwire.cli.output import line, reserve, show
-from thinwire.lab import gpt2, language, records
+from thinwire.lab import gpt2, language, records, torchft_rival
 from thinwire.lab.corpus import SYMBOLS
 from thinwire.lab.language_table import COLUMNS, keep, points, summary
 from thinwire.lab.launch import Say, launch
@@ -59,7 +59,7 @@ def bench_language(
     job.check()
     names = list(dict.fromkeys(method or language.METHODS))
     for name in names:
-        if name not in RIVALS:
+        if name not in RIVALS and not torchft_rival.is_one(name, device):
             tw.method(name)
     runs = [language.Run(name, one) for one in dict.fromkeys(seed or [0]) for name in names]
     reserve(save, curves)

@@ -31,7 +31,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import thinwire as tw
 from thinwire.engine.replicas import equalise
-from thinwire.lab import corpus, gpt2
+from thinwire.lab import corpus, gpt2, torchft_rival
 from thinwire.lab.bench_hosts import FREE, WARM, over_ranks, reshape
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import mean
@@ -39,6 +39,7 @@ from thinwire.lab.net.shaping import transmitted
 from thinwire.lab.points import Points
 from thinwire.lab.records import Row
 from thinwire.lab.rivals import RIVALS
+from thinwire.lab.torchft_rival import PREFIX
 
 SHAPE = gpt2.Shape(words=corpus.SYMBOLS, layers=6, width=384, heads=6, context=256)  # 10,841,088 parameters
 METHODS = ("ddp", "ddp powersgd-4", "ecq-sgd", "diloco:every=20", "sparse-loco:every=20")
@@ -114,7 +115,7 @@ def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
     slow, track, own = run.method in TOO_SLOW, _Track(), [dist.get_rank()]
     reshape(FREE)
     with _entered(job, run, copy.deepcopy(net)) as (model, optimizer):
-        period = 1 if run.method in RIVALS else tw.method(run.method).sync.every
+        period = _period(run.method)
         timed = TIMED if slow else period * math.ceil(job.timed / period)
         for step in range(max(WARM, period)):
             _step(job, run, text.train, model, optimizer, step, own)
@@ -155,11 +156,22 @@ def _run(say: Say, number: int, job: Job, run: Run, text: corpus.Corpus) -> Row:
     }
 
 
+def _period(method: str) -> int:
+    """Steps from one exchange to the next."""
+    if method in RIVALS:
+        return 1
+    return torchft_rival.parsed(method).every if method.startswith(PREFIX) else tw.method(method).sync.every
+
+
 @contextmanager
 def _entered(job: Job, run: Run, net: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
     with _together(job, net) as (net, optimizer):
         if run.method in RIVALS:
             yield RIVALS[run.method](net), optimizer
+            return
+        if torchft_rival.is_one(run.method, job.device):
+            with torchft_rival.entered(run.method, net, optimizer):
+                yield net, optimizer
             return
         with tw.attach(net, optimizer, tw.method(run.method), seed=run.seed):
             yield net, optimizer

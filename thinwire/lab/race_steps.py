@@ -49,6 +49,12 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "ef-signsgd:block=64": 0.0125,
         "dgc:ratio=0.01": 0.05,
         "deepsqueeze": 0.0125,
+        "torchft mean-10": 0.0125,
+        "torchft diloco-10": 0.0125,
+        "local-sgd:every=10": 0.0125,
+        "sparse-loco:every=5": 0.05,
+        "qsparse-local-sgd:every=5,ratio=0.02": 0.025,
+        "qsparse-local-sgd:every=10,ratio=0.02": 0.0125,
     },
     "text": {
         "ddp": 0.1,

@@ -1,20 +1,22 @@
-"""A rival: torchft's DiLoCo in float32, one replica per rank, with its own manager, lighthouse and process group.
+"""A rival: torchft's DiLoCo, one replica per rank, with its own manager, lighthouse and process group.
 
 It is torchft as its examples use it: a quorum before every round, pseudo-gradients summed by gloo, and torch's SGD
-outside. Its fp8 form runs on CUDA tensors alone. "torchft diloco-5" has rounds of 5 steps and the outer step of the
-paper, learning rate 0.7 and Nesterov's momentum 0.9; with "torchft mean-5" the models become their mean.
+outside. "torchft diloco-5" has rounds of 5 steps and the outer step of the paper, learning rate 0.7 and Nesterov's
+momentum 0.9; with "torchft mean-5" the models become their mean. "torchft diloco-5 fp8" sends 8-bit floats, which
+torchft makes on CUDA tensors alone.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,16 +36,34 @@ def installed() -> bool:
     return find_spec("torchft") is not None
 
 
-def is_one(name: str) -> bool:
-    """Whether this is the name of such a contestant; ValueError if it is nearly one, or torchft is missing."""
+class Rival(NamedTuple):
+    """What a contestant's name says."""
+
+    kind: str
+    every: int
+    fp8: bool
+
+
+def is_one(name: str, device: str = "cpu") -> bool:
+    """Whether this is the name of such a contestant; ValueError if it is nearly one, or cannot run here."""
     if not name.startswith(PREFIX):
         return False
-    kind, _, every = name.removeprefix(PREFIX).partition("-")
-    if kind not in OUTER or not every.isdecimal() or int(every) < 1:
-        raise ValueError(f"'{name}' is no contestant; write 'torchft diloco-5' or 'torchft mean-5'")
+    rival = parsed(name)
+    if rival.fp8 and device == "cpu":
+        raise ValueError(f"'{name}' needs a GPU; write thinwire bench language --device cuda, or leave fp8 out")
     if not installed():
         raise ValueError("torchft is missing; write pip install 'thinwire[torchft]'")
     return True
+
+
+def parsed(name: str) -> Rival:
+    """The contestant of this name; ValueError if it is none."""
+    found = re.fullmatch(rf"{PREFIX}({'|'.join(OUTER)})-([1-9]\d*)( fp8)?", name)
+    if found is None:
+        raise ValueError(
+            f"'{name}' is no contestant; write 'torchft diloco-5', 'torchft mean-5' or 'torchft diloco-5 fp8'"
+        )
+    return Rival(found[1], int(found[2]), fp8=found[3] is not None)
 
 
 @contextmanager
@@ -56,14 +76,14 @@ def entered(name: str, net: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     from torchft.process_group import ProcessGroupGloo  # noqa: PLC0415
 
     logging.getLogger("torchft").setLevel(logging.ERROR)
-    kind, _, every = name.removeprefix(PREFIX).partition("-")
+    rival = parsed(name)
     rank, world, here = dist.get_rank(), dist.get_world_size(), _address()
     lighthouse = LighthouseServer("0.0.0.0:0", world, join_timeout_ms=1000) if rank == 0 else None
     port = "" if lighthouse is None else lighthouse.address().rsplit(":", 1)[1]
     said: list[Any] = [f"http://{here}:{port}"]
     dist.broadcast_object_list(said, 0)
     store = dist.TCPStore(here, 0, is_master=True, wait_for_workers=False)
-    lr, momentum = OUTER[kind]
+    lr, momentum = OUTER[rival.kind]
     outer = SGD(net.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=PATIENCE),
@@ -83,7 +103,10 @@ def entered(name: str, net: nn.Module, optimizer: Optimizer) -> Iterator[None]:
         init_sync=False,
     )
     try:
-        with DiLoCo(manager, [net], optimizer, outer, sync_every=int(every), pin_memory=torch.cuda.is_available()):
+        pinned = torch.cuda.is_available()
+        with DiLoCo(
+            manager, [net], optimizer, outer, sync_every=rival.every, pin_memory=pinned, should_quantize=rival.fp8
+        ):
             yield
         dist.barrier()  # nobody leaves while another is in its last round
     finally:
