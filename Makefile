@@ -10,7 +10,7 @@ PACKAGES := import sys, tomllib; extras = tomllib.load(open('pyproject.toml', 'r
 	print(*(package for name in sys.argv[1:] for package in extras[name]))
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard thinwire/*/*.cpp thinwire/kernels/cpu/*.cpp thinwire/kernels/cpu/*.h)
 
-.PHONY: demo test test-fsdp test-frameworks test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels \
+.PHONY: demo test test-long test-fsdp test-frameworks test-gpu test-torch docs test-docs lint format figures golden wheels try-wheels \
 	clean
 
 demo: $(STAMP)
@@ -20,7 +20,7 @@ demo: $(STAMP)
 # Bytecode is kept, whatever the environment says: every worker and every process that a test starts reads it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --ignore=tests/site --ignore=tests/frameworks
+	$(BIN)/python -m pytest -n 3 --ignore=tests/site --ignore=tests/frameworks --ignore=tests/lab/test_report_browser.py
 
 # Adapters, with the real Transformers, Accelerate, Lightning, Ray, TensorBoard and W&B, which are a gigabyte to install.
 test-frameworks: $(FRAMEWORKS)
@@ -29,20 +29,28 @@ test-frameworks: $(FRAMEWORKS)
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
-		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py tests/planning/test_device.py
 
-# All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, and a second method's checkpoints.
+# All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, checkpoints, a reduce-scatter inside;
+# and an example that torchrun runs, which imports torch in three processes.
 test-fsdp: $(STAMP)
-	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py tests/examples -k "fsdp or shards"
+	THINWIRE_LONG=1 $(BIN)/python -m pytest tests/distributed/test_fsdp.py tests/distributed/test_reduce_scatter.py \
+		tests/examples -k "fsdp or shards or torchrun"
+
+# What takes too long for `make test`: more cases of each kind, more of Triton's interpreter, more steps.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -n 3 --long -m long tests/test_*.py tests/codecs tests/compressors tests/exchange \
+		tests/kernels tests/methods tests/distributed/test_nccl_rules.py tests/distributed/test_misuse.py tests/cli \
+		tests/lab
 
 # The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
 docs: $(DOCS)
 	$(BIN)/python -m thinwire.lab.site
 
-# Builds the site and tries it: links, code of every page, and a browser.
+# Builds the site and tries it: links, code of every page, and a browser, which looks at reports, too.
 test-docs: export PYTHONDONTWRITEBYTECODE :=
 test-docs: $(DOCS)
-	$(BIN)/python -m pytest tests/site
+	$(BIN)/python -m pytest tests/site tests/lab/test_report_browser.py
 
 # The engine's tests on another version of torch, in a virtual environment of its own (5 GB: torch brings CUDA's libraries).
 TORCH ?= 2.15.0

@@ -1,46 +1,128 @@
-"""What the engine adds to a step per bucket: one rank, ten buckets of 4,096 elements, plain float32.
+"""What the engine adds to a step per bucket: 40 buckets of 1 KB, in microseconds of processor time, and in calls.
 
-python benchmarks/overhead.py
+python benchmarks/overhead.py [FOLDER ...] [--method sgd]
+
+Every folder holds a `thinwire` package, and this checkout is the default: name two to compare them. They take turns,
+so that what else runs on the machine disturbs them alike. It is processor time and not time on the wall, because the
+engine's threads run beside the training loop, and because the machine may be busy. What a step costs without the
+engine is taken off. One rank shows the engine alone; with two, what torch.distributed takes for a message is part of
+it. Calls are those of functions in Python or C from Python, in all threads of a rank, with those of the model.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
-import time
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-import thinwire as tw
-from thinwire.lab.launch import Say, launch
+BUCKETS, WIDTH, STEPS, WARM, TURNS = 40, 16, 40, 5, 3
+HERE = Path(__file__).resolve()
+Row = tuple[float, float]
 
-BUCKETS, WIDTH, STEPS = 10, 64, 300
 
+def measured(say: object, folder: str, method: str) -> Row:
+    """Microseconds of processor time per bucket on this rank, and calls."""
+    import thinwire as tw  # noqa: PLC0415  (whose package it is depends on the folder)
 
-def step_ms(attached: bool) -> float:
-    """The median step, with or without the engine."""
+    assert Path(tw.__file__).resolve().is_relative_to(Path(folder).resolve()), tw.__file__
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(BUCKETS)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    one_each = tw.Overlap(bucket_mb=4 * WIDTH**2 / 2**20)
-    if attached:
-        wire = tw.attach(model, optimizer, tw.Method(tw.exchange.AllReduce(), overlap=one_each), min_size=0)
+    x = torch.randn(4, WIDTH)
+    made = tw.method(method)
+    made = tw.Method(made.exchange, sync=made.sync, overlap=tw.Overlap(bucket_mb=4 * WIDTH**2 / 2**20))
+
+    def steps(count: int) -> float:
+        before = os.times()
+        for _ in range(count):
+            optimizer.zero_grad()
+            torch.autograd.backward(model(x).square().mean())
+            optimizer.step()
+        after = os.times()
+        return (after.user - before.user + after.system - before.system) / count
+
+    steps(WARM)
+    alone = steps(STEPS)
+    with tw.attach(model, optimizer, made, min_size=0) as wire:
         assert len(wire.plan().parcels) == BUCKETS
-    x, times = torch.randn(4, WIDTH), []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        torch.autograd.backward(model(x).square().mean())
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+        steps(WARM)
+        spent = steps(STEPS)
+
+    def counted() -> None:
+        with tw.attach(model, optimizer, made, min_size=0):
+            steps(WARM)
+            calls.clear()
+            steps(WARM)
+            counts.append(calls.total())
+
+    calls: Counter[int] = Counter()
+    counts: list[int] = []
+    _profiled(counted, calls)
+    return 1e6 * (spent - alone) / BUCKETS, counts[0] / WARM / BUCKETS
 
 
-def measure(say: Say) -> float:
-    """Milliseconds per bucket."""
-    plain = step_ms(attached=False)
-    return (step_ms(attached=True) - plain) / BUCKETS
+def _profiled(run: Callable[[], None], calls: Counter[int]) -> None:
+    """Count the calls of this thread and of those that it starts, by thread."""
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        if event in {"call", "c_call"}:
+            calls[threading.get_ident()] += 1
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def child(folder: str, method: str, ranks: int) -> None:
+    """Measure the package in a folder, which is the working directory, and print."""
+    from thinwire.lab.launch import launch  # noqa: PLC0415
+
+    rows: list[Row] = launch(measured, ranks, folder, method)
+    print(*(statistics.mean(column) for column in zip(*rows, strict=True)))
+
+
+def main() -> None:
+    """Let the packages take turns."""
+    read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    read.add_argument("folders", nargs="*", default=[str(HERE.parents[1])])
+    read.add_argument("--method", default="sgd")
+    read.add_argument("--ranks", type=int, help=argparse.SUPPRESS)
+    given = read.parse_args()
+    if given.ranks:
+        child(given.folders[0], given.method, given.ranks)
+        return
+    found: dict[tuple[str, int], list[Row]] = {}
+    for _ in range(TURNS):
+        for folder in given.folders:
+            for ranks in (1, 2):
+                command = [sys.executable, str(HERE), folder, "--method", given.method, "--ranks", str(ranks)]
+                environment = {**os.environ, "PYTHONPATH": folder}
+                said = subprocess.run(
+                    command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True
+                )
+                spent, calls = (float(word) for word in said.stdout.split()[-2:])
+                found.setdefault((folder, ranks), []).append((spent, calls))
+    for (folder, ranks), rows in found.items():
+        spent, calls = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(
+            f"{folder}: {given.method}, ranks {ranks}: {spent:.0f} us of processor time, {calls:.0f} calls per bucket"
+        )
 
 
 if __name__ == "__main__":
-    print(f"{launch(measure, 1)[0]:.2f} ms per bucket")
+    main()

@@ -53,10 +53,12 @@ from thinwire.compressors import (
 )
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
+from thinwire.core.per_tensor import PerTensor
 from thinwire.core.types import Key, Layout
 
 INSTANCES: list[Compressor] = [
     Identity(),
+    PerTensor((Qsgd(bits=4), TopK(ratio=0.1, indices="packed")), (("fc", 1),)),
     Shrunk(),
     Shrunk(Qsgd(bits=1, norm="l2", block=64), w=4.0),
     Qsgd(bits=1),

@@ -4,8 +4,11 @@ import faulthandler
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
+from typing import final
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 # Two workers run on two cores, where torch's threads of one would spin while waiting for the other's. Set before
@@ -17,6 +20,21 @@ settings.load_profile("thinwire")
 STDERR = pytest.StashKey[int]()
 
 
+@final
+class Shown:
+    """Doctests are looked for where there are some: importing all modules, and visiting all their objects, is slow.
+
+    tests/test_package.py imports every module, once.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
+        if file_path.suffix != ".py" or ">>>" in file_path.read_text():
+            return found
+        return [one for one in found if not isinstance(one, DoctestModule)]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="rewrite the committed wire bytes")
     parser.addoption("--long", action="store_true", help="repeat what is rare as often as it takes to see it")
@@ -24,10 +42,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # while a test runs, what it writes to 2 is captured
+    config.addinivalue_line("markers", "long: a case that only `--long` has; `make test-long` runs all of them")
+    config.pluginmanager.register(Shown())  # a conftest would be asked for files of its own folder only
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[STDERR])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that do more with `--long` are chosen by `-m long`, as those are that only `--long` has."""
+    if isinstance(item, pytest.Function) and "long" in item.fixturenames:
+        item.add_marker(pytest.mark.long(more=True))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    later = {item for item in items if any("more" not in mark.kwargs for mark in item.iter_markers("long"))}
+    config.hook.pytest_deselected(items=[*later])
+    items[:] = [item for item in items if item not in later]
 
 
 def pytest_collection() -> None:

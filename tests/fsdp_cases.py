@@ -394,6 +394,6 @@ def world(folder: str, device: str = "cpu", *, long: bool = False) -> dict[str, 
     """What every case returns, by its name."""
     PLACE["device"] = device
     found = {case.__name__: case() for case in [*CASES, *[compiled] * long]}
-    for method in [BOTH, *[OUTER] * long]:
+    for method in [BOTH, OUTER] * long:
         found[method] = resumed(folder, method, long=long)
     return found

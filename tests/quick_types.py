@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+PLAIN = {"fp32", "fp64", "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+"""Types whose operations have the same type again, divisions as well; those of 16 bits are wider there."""
+
 
 def install(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
     """Until the test is over, a type of blocks keeps what is derived from it."""
     core = interpreter.tl.core
     blocks, tensors, semantics = core.block_type, core.tensor, type(interpreter.interpreter_semantic)
     make, derive, lower, fit = blocks.__init__, blocks.with_element_ty, blocks.to_ir, semantics.broadcast_impl_value
-    numpy_type = interpreter._get_np_dtype
+    numpy_type, prepare = interpreter._get_np_dtype, semantics.binary_op_type_checking_impl
+    numbers: dict[tuple[object, ...], Any] = {}
     made: dict[tuple[object, ...], dict[str, Any]] = {}
     numpy_types: dict[str, Any] = {}
 
@@ -51,6 +55,23 @@ def install(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
             return left, right
         return fit(self, left, right)
 
+    def prepared(self: Any, left: Any, right: Any, *args: bool, **kwargs: bool) -> Any:
+        """Operands of one plain type stay as they are; a number that follows a tensor is spread out once."""
+        if isinstance(left, tensors):
+            if isinstance(right, tensors):
+                if left.dtype.name == right.dtype.name and left.dtype.name in PLAIN:
+                    return fitted(self, left, right)
+            elif type(right) is int or (type(right) is float and right):  # zeros have signs, and True is 1
+                shape = left.type.shape.values if left.type.is_block() else ()
+                key = (type(right), right, left.dtype.name, *shape, "to", args, *kwargs.items())
+                if key not in numbers:
+                    first, second = prepare(self, left, right, *args, **kwargs)
+                    if first is not left:
+                        return first, second
+                    numbers[key] = second
+                return left, numbers[key]
+        return prepare(self, left, right, *args, **kwargs)
+
     def as_numpy(of: Any) -> Any:
         name = of.scalar.name
         if name not in numpy_types:
@@ -64,6 +85,7 @@ def install(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
         (blocks, "__eq__", equal),
         (tensors, "__init__", tensor),
         (semantics, "broadcast_impl_value", fitted),
+        (semantics, "binary_op_type_checking_impl", prepared),
         (interpreter, "_get_np_dtype", as_numpy),
     ):
         patch.setattr(owner, name, function)

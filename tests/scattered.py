@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -375,7 +376,8 @@ def through_fsdp(folder: str) -> dict[str, Any]:
     return {**out, "gap": float((found[0] - found[1]).abs().max())}
 
 
-CASES = (as_plain_fsdp, operations, conserved, accumulated, resumed, traffic, damaged, through_fsdp)
+LONG = bool(os.environ.get("THINWIRE_LONG"))  # with the case that takes long, as `make test-fsdp` has it
+CASES = (as_plain_fsdp, operations, conserved, accumulated, resumed, traffic, damaged, *[through_fsdp] * LONG)
 
 
 def every_case(folder: str) -> dict[str, Any]:

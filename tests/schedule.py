@@ -1,6 +1,7 @@
 """Which tests share a worker of pytest-xdist: those with several processes each run one at a time.
 
 They are in two groups: files that compute, and files that mostly wait, for a rank that is missed or for a slow link.
+The worker of each group has a server that forks ranks, which imports torch for seconds; the third needs none.
 A file whose tests read their facts from the same runs, or look at pages in the same browser, stays together, so that
 none is made twice. All other tests go to whoever is free, a few of a file at a time: handing out one costs more than
 most of them take. The marks of `--dist loadgroup` would say the same, but xdist 3.8 loses them with pytest 9.2.
@@ -28,8 +29,17 @@ PROCESSES = (
     "tests/cli/test_bench_hosts",
     "tests/comm/test_far",
     "tests/cli/test_race",
+    "tests/cli/test_train",
+    "tests/comm/test_clock_and_processes",
+    "tests/core/test_types",
+    "tests/lab/test_gpt2",
+    "tests/lab/test_language",
+    "tests/lab/test_launch",
     "tests/lab/test_net",
     "tests/lab/test_reproduce_ecq_cost",
+    "tests/lab/test_text",
+    "tests/lab/test_train",
+    "tests/sim/test_as_processes",
 )
 SHARING = (
     "tests/exchange/test_eta",

@@ -57,12 +57,12 @@ def test_zeros_and_signed_zeros_stay_zero(c: Compressor) -> None:
 
 
 @each_instance
-@pytest.mark.parametrize("kind", ["denormal", "heavy"])
-def test_extreme_values_stay_finite(c: Compressor, kind: str) -> None:
-    x = vector(1500, kind)
+def test_extreme_values_stay_finite(c: Compressor) -> None:
+    assert coded_and_back(c, vector(1500, "heavy")).isfinite().all()
+    x = vector(1500, "denormal")
     out = coded_and_back(c, x)
     assert out.isfinite().all()
-    if kind == "denormal" and not isinstance(c, Sign):
+    if not isinstance(c, Sign):
         # No block is flushed or blown up: values stay within the size of the block's own norm,
         # or of the smallest number that the format has.
         floor = {"natural": 2.0**-126, "low-precision": 0.25}.get(c.name, 0.0)
@@ -79,13 +79,13 @@ def test_largest_floats_do_not_overflow(c: Compressor) -> None:
 
 
 @each_instance
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_blocks_of_nothing_but_large_floats(c: Compressor, sign: float) -> None:
-    x = torch.full((700,), sign * 3e38)
-    out = c.decode(c.encode(x), Layout.flat(700))
-    assert out.isfinite().all()
-    if not isinstance(c, MIXING):
-        assert (out * sign >= 0).all()
+def test_blocks_of_nothing_but_large_floats(c: Compressor) -> None:
+    for sign in (1.0, -1.0):
+        x = torch.full((700,), sign * 3e38)
+        out = c.decode(c.encode(x), Layout.flat(700))
+        assert out.isfinite().all(), sign
+        if not isinstance(c, MIXING):
+            assert (out * sign >= 0).all(), sign
 
 
 @each_instance
@@ -125,20 +125,20 @@ def test_a_non_finite_step_leaves_the_residual(c: Compressor) -> None:
 
 
 @each_instance
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_non_finite_elements_never_become_numbers(c: Compressor, bad: float) -> None:
-    x = vector(LAYOUT.numel)
-    x[[5, 900]] = bad
-    out = coded_and_back(c, x, layout=LAYOUT)
-    assert not out[[5, 900]].isfinite().any()
+def test_non_finite_elements_never_become_numbers(c: Compressor) -> None:
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        x = vector(LAYOUT.numel)
+        x[[5, 900]] = bad
+        out = coded_and_back(c, x, layout=LAYOUT)
+        assert not out[[5, 900]].isfinite().any(), bad
 
 
 @each_instance
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bit_input_equals_the_same_values_in_float32(c: Compressor, dtype: torch.dtype) -> None:
-    x = vector(1100, "heavy").to(dtype)
-    x[:3] = torch.tensor([6e-8, -5e-6, 0.0]).to(dtype)  # denormals of fp16
-    assert torch.equal(c.encode(x).data, c.encode(x.float()).data)
+def test_16_bit_input_equals_the_same_values_in_float32(c: Compressor) -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        x = vector(1100, "heavy").to(dtype)
+        x[:3] = torch.tensor([6e-8, -5e-6, 0.0]).to(dtype)  # denormals of fp16
+        assert torch.equal(c.encode(x).data, c.encode(x.float()).data), dtype
 
 
 @each_instance

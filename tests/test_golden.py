@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def path_of(c: Compressor) -> Path:
-    return FOLDER / (re.sub("[:,()]+", "-", c.id).strip("-") + ".bin")
+    return FOLDER / (re.sub("[:;,()]+", "-", c.id).strip("-") + ".bin")
 
 
 @pytest.mark.parametrize("c", INSTANCES, ids=lambda c: c.id)

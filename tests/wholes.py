@@ -11,7 +11,7 @@ from torch import Tensor
 
 def whole(x: Any) -> Tensor:
     """`x.full_tensor()`, whose collectives crash torch 2.11 over gloo where tensors lie on a GPU."""
-    if x.device.type == "cpu":
+    if x.device_mesh.device_type == "cpu":
         full: Tensor = x.full_tensor()
         return full
     mesh = x.device_mesh

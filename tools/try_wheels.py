@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from commands import output
+
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 UNSEEN = ("PATH", "CC", "CXX", "PYTHONPATH", "VIRTUAL_ENV")
@@ -22,18 +24,7 @@ UNSEEN = ("PATH", "CC", "CXX", "PYTHONPATH", "VIRTUAL_ENV")
 def alone(*command: str | Path, cwd: Path) -> str:
     """Run a program that finds no other program, and return what it prints."""
     clean = {name: value for name, value in os.environ.items() if name not in UNSEEN} | {"PATH": str(cwd / "empty")}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=clean,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{done.stdout}\n{' '.join(map(str, command))} failed; its last words are above")
-    return done.stdout.strip()
+    return output(command, cwd, clean)
 
 
 def environment(python: str, packages: list[str], place: Path) -> Path:

@@ -20,6 +20,8 @@ import time
 import zipfile
 from pathlib import Path
 
+from commands import output
+
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
@@ -44,17 +46,7 @@ MODULES.add("thinwire/engine/_ending")
 
 def run(*command: str | Path, **variables: str) -> None:
     """Run a command in the repository; what it prints is shown only if it fails."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{done.stdout}\n{' '.join(map(str, command))} failed; its last words are above")
+    output(command, ROOT, os.environ | variables)
 
 
 def interpreter(given: str | None, *versions: str) -> str:

@@ -16,6 +16,7 @@ from thinwire.lab.net import reaper
 SHORT = ["bench", "step", "--hosts", "2", "--rate", "200mbit", "--params", "65536", "--repeats", "1"]
 
 
+@pytest.mark.long
 def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     methods = ["--method", "qsgd:bits=4", "--method", "local-sgd:every=3"]
     assert main([*SHORT, *methods, "--save", str(tmp_path / "rows.csv"), "--json"]) == 0

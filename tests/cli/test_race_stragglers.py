@@ -15,6 +15,7 @@ from thinwire.lab.stragglers.course import contestants
 RACE = ["race", "--stragglers", "slow"]
 
 
+@pytest.mark.long
 def test_processes_and_the_clock(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = [*RACE, "--hosts", "2", "--clock", "2", "--clock", "3", "--seconds", "1.2", "--seeds", "1", "--lr", "0.2"]
     words += ["--method", "sgd", "--method", "asgd", "--json", "--save", str(tmp_path / "rows.csv")]

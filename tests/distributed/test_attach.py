@@ -64,11 +64,11 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
         method = METHODS.parse(name)
         adam = name == "one-bit-adam"
         optimizer: torch.optim.Optimizer
-        optimizer = tw.optim.OneBitAdam(model.parameters(), lr=1e-2, freeze=4) if adam else sgd(model, 0.002)
+        optimizer = tw.optim.OneBitAdam(model.parameters(), lr=1e-2, freeze=2) if adam else sgd(model, 0.002)
         if name == "diana":  # with its proximal step
             optimizer = tw.optim.ProximalSGD(model.parameters(), lr=0.01, momentum=0.9, l1=0.1)
         if adam:
-            method = METHODS.parse("one-bit-adam:warmup=4")
+            method = METHODS.parse("one-bit-adam:warmup=2")
         bits = []
         with tw.attach(model, optimizer, method, min_size=0):
             for step in range(steps):
@@ -81,7 +81,7 @@ def many_steps(names: list[str], steps: int) -> dict[str, tuple[list[int], float
 
 def test_replicas_are_bitwise_equal_after_every_step_of_every_method(long: bool) -> None:
     """On three ranks, whose shards differ in length; on four with --long."""
-    steps = 50 if long else 6
+    steps = 50 if long else 4
     results = on_ranks(many_steps, 4 if long else 3, SYNCHRONOUS, steps)
     for name in SYNCHRONOUS:
         bits = {tuple(result[name][0]) for result in results}

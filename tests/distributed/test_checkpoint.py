@@ -30,6 +30,7 @@ STATEFUL = [
 IN_ORDER = ["backup-workers:spares=0", "ssp:staleness=0,reads=snapshot", "r2sp:profile=2,servers=1"]
 IN_ORDER += ["consensus-admm:every=3", "dbpg:tau=0,blocks=2,l1=0.001,kkt=0.0005"]
 """Served methods on which the order of arrivals has no influence."""
+SAVED, LAST = 4, 6  # steps; in the middle of a round of three, and to its end
 DOUBLE = "ef-signsgd"  # it has memories on both hops, and every rank owns a shard
 
 
@@ -45,14 +46,14 @@ def start(name: str, overlap: Overlap = ONE) -> tuple[nn.Module, torch.optim.Opt
 
 
 def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
-    """Ten steps in one go; the state after five goes to one file per rank and method."""
+    """All steps in one go; the state on the way goes to one file per rank and method."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name)
-        train(model, optimizer, range(5 if wire.trains else 0), closures=name in SERVED)
+        train(model, optimizer, range(SAVED if wire.trains else 0), closures=name in SERVED)
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
         torch.save(state, Path(folder) / f"{name}.{dist.get_rank()}")
-        train(model, optimizer, range(5, 10 if wire.trains else 5), closures=name in SERVED)
+        train(model, optimizer, range(SAVED, LAST if wire.trains else SAVED), closures=name in SERVED)
         wire.detach()
         out[name] = flat(model)
     return out
@@ -73,7 +74,7 @@ def resumed(folder: str, names: list[str]) -> dict[str, Tensor]:
         wire.load_state_dict(state["wire"])
         if name in SERVED:
             assert same(wire.state_dict(), state["wire"]), name
-        train(model, optimizer, range(5, 10 if wire.trains else 5), closures=name in SERVED)
+        train(model, optimizer, range(SAVED, LAST if wire.trains else SAVED), closures=name in SERVED)
         wire.detach()
         out[name] = flat(model)
     return out
@@ -120,7 +121,7 @@ def replanned(folder: str, names: list[str]) -> dict[str, Any]:
         state = load(folder, name, dist.get_rank())
         wire.load_state_dict(state["wire"])
         out[name] = wire.state_dict()
-        train(model, optimizer, range(5, 7))
+        train(model, optimizer, range(SAVED, SAVED + 1))
         wire.detach()
     return out
 
@@ -145,7 +146,7 @@ def resized(folder: str, name: str, how: str) -> Any:
     alone = said(lambda: wire.load_state_dict(states[0]))
     wire.load_state_dict(states)
     state = wire.state_dict()
-    train(model, optimizer, range(5, 7))
+    train(model, optimizer, range(SAVED, LAST))
     wire.detach()
     return alone, state, equal_everywhere(flat(model))
 
@@ -179,7 +180,7 @@ def reset_or_refused(folder: str) -> list[Any]:
 def test_or_the_memories_are_reset_or_the_state_is_refused(folder: str, whole: list[dict[str, Tensor]]) -> None:
     (told, state), (refusal, _) = on_ranks(reset_or_refused, 1, folder)[0]
     assert told == ""
-    assert state["rank0"]["round"] == 5
+    assert state["rank0"]["round"] == SAVED
     assert all(not t.any() for t in state["rank0"]["tensors"].values())
     assert 'saved on 2 ranks, loaded on 1; write on_resize="mean" or "reset"' in refusal
 
@@ -210,7 +211,7 @@ def test_another_method_is_refused_and_the_field_is_named(folder: str, whole: li
 
 def through_dcp(folder: str) -> bool:
     model, optimizer, wire = start(DOUBLE)
-    train(model, optimizer, range(5))
+    train(model, optimizer, range(SAVED))
     dcp.save({"wire": wire}, checkpoint_id=folder)
     expected = wire.state_dict()
     wire.detach()
@@ -220,14 +221,14 @@ def through_dcp(folder: str) -> bool:
     again.detach()
     key = f"rank{dist.get_rank()}"
     same = all(torch.equal(t, got[key]["tensors"][name]) for name, t in expected[key]["tensors"].items())
-    return same and got[key]["round"] == 5
+    return same and got[key]["round"] == SAVED
 
 
 def from_dcp(folder: str) -> bool:
     model, optimizer, wire = start(DOUBLE)
     states = read(folder)
     wire.load_state_dict(states)
-    train(model, optimizer, range(5, 7))
+    train(model, optimizer, range(SAVED, LAST))
     wire.detach()
     return len(states) == 2 and equal_everywhere(flat(model))
 

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from fsdp_cases import BOTH, OUTER, world
+from fsdp_cases import BOTH, OUTER, full, grid, net, sgd, shard, step, world
 from ranks import on_ranks
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+import thinwire as tw
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
@@ -18,7 +21,22 @@ NEAR = 1e-5
 
 
 def on_cuda(folder: str) -> dict[str, Any]:
-    return world(folder, "cuda", long=True)
+    return {**world(folder, "cuda", long=True), "offloaded": offloaded()}
+
+
+def offloaded() -> dict[str, float]:
+    """Shards and gradients on the host, beside shards on the GPU; a second step needs what came of the first."""
+    found = {}
+    for method in ("sgd", BOTH, OUTER):
+        models = [shard(net(), grid()["shard"], **more) for more in ({}, {"offload_policy": CPUOffloadPolicy()})]
+        for model in models:
+            optimizer = sgd(model)
+            with tw.fsdp(model, optimizer, tw.method(method), replicas=grid()["replicate"], min_size=0):
+                for number in range(2):
+                    step(model, optimizer, number)
+        on_gpu, on_host = (full(model).cpu() for model in models)
+        found[method] = float((on_gpu - on_host).abs().max())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +65,11 @@ def test_loops_of_all_kinds(ranks: list[dict[str, Any]]) -> None:
         assert one["compiled"] < NEAR
         finite = rank % 2 == 1  # what is not lies in the first shard alone
         assert one["broken"] == {"finite here": finite, "same": True, "skipped": 1, "goes on": True}
+
+
+@pytest.mark.parametrize("method", ["sgd", BOTH, OUTER])
+def test_shards_on_the_host(ranks: list[dict[str, Any]], method: str) -> None:
+    assert all(one["offloaded"][method] < NEAR for one in ranks)
 
 
 @pytest.mark.parametrize("method", [BOTH, OUTER])

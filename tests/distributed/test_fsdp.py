@@ -116,7 +116,8 @@ def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:
         assert all(distance < NEAR for distance in one["outer"].values()), one["outer"]
 
 
-@pytest.mark.parametrize("method", [BOTH, *[OUTER] * LONG])
+@pytest.mark.skipif(not LONG, reason="it takes long; `make test-fsdp` has it")
+@pytest.mark.parametrize("method", [BOTH, OUTER])
 def test_save_and_resume_bit_for_bit(ranks: list[dict[str, Any]], method: str) -> None:
     for one in ranks:
         assert all(one[method].values()), one[method]

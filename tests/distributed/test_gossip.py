@@ -38,10 +38,10 @@ def some_steps(names: list[str]) -> dict[str, tuple[float, float, float, float]]
     out = {}
     for name in names:
         model = net()
-        optimizer = sgd(model)
+        optimizer = sgd(model, 0.1)
         before = loss(model, batch(99, 0)).item()
         with tw.attach(model, optimizer, METHODS.parse(name), min_size=100) as wire:
-            train(model, optimizer, range(25))
+            train(model, optimizer, range(15))
             found = wire.consensus()
             rows = everybody(flat(model))
             wrong = (torch.cat([found.model[k].flatten() for k, _ in model.named_parameters()]) - rows.mean(0)).norm()
@@ -60,7 +60,7 @@ def test_every_method_trains_and_tells_the_mean_model() -> None:
         assert apart < 1e-4, name
 
 
-def beside(method: Method, other: Method, steps: int = 8) -> float:
+def beside(method: Method, other: Method, steps: int = 5) -> float:
     ends = []
     for one in (method, other):
         model = net()
@@ -169,14 +169,14 @@ def start(name: str, overlap: Overlap = Overlap()) -> tuple[nn.Module, torch.opt
 
 
 def saved(folder: str, names: list[str]) -> dict[str, Tensor]:
-    """Eight steps in one go; the state after five, which is between two exchanges where every=2."""
+    """Seven steps in one go; the state after five, which is between two exchanges where every=2."""
     out = {}
     for name in names:
         model, optimizer, wire = start(name)
         train(model, optimizer, range(5))
         state = {"optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
         torch.save(state, Path(folder) / f"{name}.{dist.get_rank()}")
-        train(model, optimizer, range(5, 8))
+        train(model, optimizer, range(5, 7))
         wire.detach()
         out[name] = flat(model)
     return out
@@ -190,7 +190,7 @@ def resumed(folder: str, names: list[str], overlap: Overlap) -> dict[str, Tensor
         state = torch.load(Path(folder) / f"{name}.{dist.get_rank()}")
         optimizer.load_state_dict(state["optimizer"])
         wire.load_state_dict(state["wire"])
-        train(model, optimizer, range(5, 8))
+        train(model, optimizer, range(5, 7))
         wire.detach()
         out[name] = flat(model)
     return out
@@ -241,7 +241,7 @@ def on_fewer(folder: str, names: list[str]) -> dict[str, tuple[bool, bool, float
         mean = torch.stack(rows).double().mean(0)
         near = (flat(model).double() - mean).abs().max().item()
         equal = equal_everywhere(flat(model))
-        train(model, optimizer, range(5, 15))
+        train(model, optimizer, range(5, 8))
         finite = bool(flat(model).isfinite().all())
         wire.detach()
         out[name] = equal, finite, near
@@ -269,7 +269,7 @@ def switched() -> list[tuple[bool, float]]:
             wire.switch(method)
             kept = max((p - mean[k]).abs().max().item() for k, p in model.named_parameters())
             told.append((equal_everywhere(flat(model)), kept))
-            train(model, optimizer, range(5 * step + 5, 5 * step + 10))
+            train(model, optimizer, range(3 * step + 5, 3 * step + 8))
         told.append((equal_everywhere(flat(model)), wire.consensus().distance))
     return told
 

@@ -159,6 +159,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", TRIED)
 def test_a_script_may_end_as_it_likes(how: str, letters: Path) -> None:
     """README's diff to the letter, with a watch that looks 500 times a second."""

@@ -65,6 +65,7 @@ def check(results: list[dict[str, tuple[bool, bool, list[str]]]]) -> None:
         assert all(other[name][2].count("all_reduce") == sums for other in others), name
 
 
+@pytest.mark.long
 def test_every_method_on_two_ranks() -> None:
     check(on_ranks(both_ways, 2, IN_STEP))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import on_ranks
-from scattered import RANKS, every_case
+from scattered import LONG, RANKS, every_case
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -109,6 +109,7 @@ def test_calls_that_break_the_protocol_say_where_to_look(first: dict[str, Any]) 
     assert "Linear is not sharded; write torch.distributed.fsdp.fully_shard(model)" in whole
 
 
+@pytest.mark.skipif(not LONG, reason="it takes long; `make test-fsdp` has it")
 def test_it_is_an_argument_of_fsdp(first: dict[str, Any]) -> None:
     found = first["through_fsdp"]
     assert found["gap"] < 1e-6

@@ -66,8 +66,8 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "is torch.float64; write model.float()",
         "exclude='0.wieght' matches no parameter; did you mean '0.weight'",
         "write exclude=['0.weight']",
-        "exchanges gradients in every step; got Sync(of=Momentum(), every=4, staleness=0, warmup=0, batches=None): "
-        "write Sync()",
+        "exchanges gradients in every step; got Sync(of=Momentum(), every=4, staleness=0, warmup=0, batches=None, "
+        "adapt=None): write Sync()",
         "all-gather has rounds that ranks take together",
         "write optimizer = thinwire.optim.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",

@@ -64,3 +64,35 @@ def test_an_error_is_explained_and_the_slot_goes_on() -> None:
         failed.result()
     assert fine.result() == 7
     explained.close()
+
+
+def test_small_work_that_follows_closely_is_handed_over_together_in_its_slots_and_order() -> None:
+    now: list[float] = [0.0]
+    done: list[tuple[Any, int]] = []
+    two = Lane([cast(Processes, number) for number in range(2)], lambda error: error, now=lambda: now[0])
+
+    def small(number: int) -> Any:
+        return two.launch(lambda driver: done.append((driver, number)), 1000)
+
+    small(0).result()  # the first is not kept
+    kept = [small(number) for number in range(1, 5)]
+    assert two.launched() == 1  # a rank that leaves now has not sent the others
+    assert not any(piece.ended(0.05) for piece in kept)
+    two.hand_over()
+    for piece in kept:
+        piece.result()
+    assert [one for one in done if one[0] == 0] == [(0, 0), (0, 2), (0, 4)]
+    assert [one for one in done if one[0] == 1] == [(1, 1), (1, 3)]
+
+    small(5).result()
+    late = small(6)
+    now[0] += 1.0
+    small(7).result()  # a moment later small work goes at once, and takes along what was kept
+    late.result()
+    heavy = [two.launch(lambda driver: None, 40_000) for _ in range(2)]
+    for piece in heavy:
+        piece.result()  # together they weigh enough
+    last = small(8)
+    two.launch(lambda driver: None).result()  # work without a weight keeps nothing back
+    last.result()
+    two.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import thinwire as tw
 from thinwire.core.method import Overlap
-from thinwire.engine.plan import MIN_SIZE, Item, chunks, make_plan, smallest
+from thinwire.engine.plan import MIN_SIZE, Item, chunks, make_plan, plan_of, smallest
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 MB = 1 << 18  # float32 elements in a megabyte
@@ -31,6 +31,13 @@ def test_buckets_are_filled_from_the_last_layer_and_small_tensors_travel_aside()
         ["a"],
         ["c", "b"],
     ]
+
+
+def test_a_tensor_that_is_chosen_for_must_be_there() -> None:
+    items = [Item("head.weight", (9,), CPU), Item("head.bias", (9,), CPU)]
+    assert plan_of(tw.methods.lags(ratios={"head.bias": 0.5}), items, 0, ())
+    with pytest.raises(ValueError, match=r"'head\.wieght', which is no parameter; did you mean 'head\.weight'"):
+        plan_of(tw.methods.lags(ratios={"head.wieght": 0.5}), items, 0, ())
 
 
 def test_groups_and_devices_do_not_share_a_bucket() -> None:

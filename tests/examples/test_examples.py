@@ -1,4 +1,4 @@
-"""Every example runs in real processes: one as its first lines say, the others with what torchrun would give them."""
+"""Every example runs in real processes, with what torchrun would give them; in `make test-fsdp`, by torchrun too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,12 @@ def run(name: str) -> str:
     return first
 
 
-@pytest.mark.parametrize(("name", "how"), [("plain_loop.py", torchrun), ("ddp_hook.py", run)])
+LONG = bool(os.environ.get("THINWIRE_LONG"))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("plain_loop.py", run), ("ddp_hook.py", run), *[("plain_loop.py", torchrun)] * LONG]
+)
 def test_loops_learn_and_replicas_stay_equal(name: str, how: Callable[[str], str]) -> None:
     out = how(name)
     losses = [float(v) for v in re.findall(r"loss ([0-9.]+)", out)]
@@ -43,7 +48,7 @@ def test_loops_learn_and_replicas_stay_equal(name: str, how: Callable[[str], str
     assert "replicas bitwise equal: True" in out
 
 
-@pytest.mark.skipif(not os.environ.get("THINWIRE_LONG"), reason="four processes; `make test-fsdp` has it")
+@pytest.mark.skipif(not LONG, reason="four processes; `make test-fsdp` has it")
 def test_shards_inside_nodes_and_an_exchange_between_them() -> None:
     first, *others = as_torchrun(script, 4, "fsdp.py")
     assert others == [""] * 3

@@ -163,7 +163,7 @@ def test_d_admm_on_a_ring_of_six_is_exact() -> None:
     assert single.error(task)[-1] < 2e-6
 
 
-@pytest.mark.parametrize("order", ["colour", "index"])
+@pytest.mark.parametrize("order", ["colour", pytest.param("index", marks=pytest.mark.long)])
 def test_sixty_four_ranks(order: Any) -> None:
     """On a torus of 8 by 8; measured 0.17 after 10 rounds and 0.006 after 30, as it would go on."""
     task, exchange = Task(64), Admm(topology=Torus(), order=order, wire="fp64")
@@ -196,7 +196,7 @@ def test_duals_sum_to_zero_whatever_the_wire_loses(topology: Topology, order: An
         Admm(topology=topology, order=order),
         *(Admm(channel, topology, order=order) for channel in CHANNELS),
     ):
-        path = admm(exchange, task, 15)
+        path = admm(exchange, task, 8)
         assert path.gammas.abs().max() > 1
         assert path.gammas.sum(1).abs().max() < 1e-11
 
@@ -221,7 +221,7 @@ def test_gradient_steps_in_place_of_the_argmin_find_the_same_optimum() -> None:
 
 def test_mild_compression_stops_at_what_it_rounds() -> None:
     task = Task(6)
-    errors = [admm(Admm(Channel(Cast(kind))), task, 100).error(task)[-1] for kind in ("fp16", "bf16")]
+    errors = [admm(Admm(Channel(Cast(kind))), task, 60).error(task)[-1] for kind in ("fp16", "bf16")]
     assert 1e-6 < errors[0] < errors[1] < 0.5
 
 
@@ -233,8 +233,8 @@ def test_no_send_waits_for_ever(topology: Topology, order: Any, channel: Channel
     n = topology.size or 6
     task = Task(n)
     exchange = Admm(channel, topology, order=order) if channel else Admm(topology=topology, order=order)
-    met = meet(program(exchange, task, 5, torch.float64), n)
-    done = run(program(exchange, task, 5, torch.float64), n).results
+    met = meet(program(exchange, task, 3, torch.float64), n)
+    done = run(program(exchange, task, 3, torch.float64), n).results
     for (x, gamma), (y, delta) in zip(met, done, strict=True):
         assert torch.equal(x, y)
         assert torch.equal(gamma, delta)

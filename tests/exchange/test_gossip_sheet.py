@@ -1,7 +1,7 @@
 """The specification's facts about gossip on a ring of 8: least squares that differ between ranks.
 
 Sixty-four unknowns, full gradients, a step of 0.02. The specification does not give its data: ours are another draw.
-The tests take 250 steps in place of 4000, with --long, and otherwise 120, where the error of the mean is on its
+The tests take 250 steps in place of 4000, with --long, and otherwise 100, where the error of the mean is on its
 way: with a memory it is that without compression at any time. The distance of the mean model from the optimum, and
 that of the models from their mean, both over the length of the optimum:
 
@@ -19,8 +19,8 @@ that of the models from their mean, both over the length of the optimum:
     QSGD 15 levels, eta .2
         any of the three           .18  / .40         .130 / .423 at most
 
-After 120 steps it is .201 / .423 without compression, .200 / .565 and .350 / 1.09 for DeepSqueeze and no memory with
-top 10%, .203 / .478 and .326 / .972 with scaled signs.
+After 100 steps it is .240 / .423 without compression, .240 / .563 and .370 / 1.05 for DeepSqueeze and no memory with
+top 10%, .243 / .472 and .347 / .941 with scaled signs; .181 / .124 with D-PSGD.
 
 Distances between ranks are the specification's to 10%; errors of the mean are 0.6 to 0.75 of them throughout.
 """
@@ -44,7 +44,7 @@ from thinwire.lab.swarm import Swarm
 from thinwire.memory import Difference, ErrorFeedback, Memory, NoMemory
 
 N, D, LR = 8, 64, 0.02
-PLAIN = {120: (0.201, 0.4225), 250: (0.129, 0.420)}  # by steps: without compression, error and distance
+PLAIN = {100: (0.240, 0.4234), 250: (0.129, 0.420)}  # by steps: without compression, error and distance
 FAR = 1e3  # of the length of a model: it diverges
 A = normal(N, 100, D) / 10
 B = (A @ normal(N, D, 1, seed=1))[..., 0]
@@ -84,7 +84,7 @@ def run(exchange: Gossip, steps: int) -> End:
 
 @pytest.fixture
 def steps(long: bool) -> int:
-    return 250 if long else 120
+    return 250 if long else 100
 
 
 def mix(c: Compressor, memory: Memory, eta: float = 0.2) -> Mix:
@@ -105,9 +105,10 @@ def naive(c: Compressor, eta: float = 0.2) -> Mix:
     return mix(c, NoMemory(), eta)
 
 
-def test_d_psgd_has_a_floor() -> None:
-    end = run(Mix(eta=1.0, early=True), 250)
-    assert (end.error, end.apart) == pytest.approx((0.043, 0.123), rel=0.05)
+def test_d_psgd_has_a_floor(steps: int) -> None:
+    """The distance of the ranks is at its floor after 50 steps, the error of the mean after 250."""
+    end = run(Mix(eta=1.0, early=True), steps)
+    assert (end.error, end.apart) == pytest.approx((0.043, 0.123) if steps == 250 else (0.181, 0.124), rel=0.05)
 
 
 @pytest.mark.parametrize("c", [TopK(ratio=0.1), ScaledSign()], ids=lambda c: c.id)
@@ -125,11 +126,11 @@ def test_a_memory_reaches_the_error_without_compression(c: Compressor, steps: in
 def test_without_a_memory_it_is_worse(c: Compressor, steps: int) -> None:
     """The specification: 2.9 and 2.6 times the error of DeepSqueeze, 1.9 and 2.3 times as far apart.
 
-    Here: 2.7 and 2.3, 1.95 and 2.2 after 250 steps, 1.75 and 1.6, 1.9 and 2.0 after 120.
+    Here: 2.7 and 2.3, 1.95 and 2.2 after 250 steps, 1.54 and 1.43, 1.9 and 2.0 after 100.
     """
     without, with_memory = run(naive(c), steps), run(deepsqueeze(c), steps)
     worse = without.error / with_memory.error
-    assert 2 < worse < 3.2 if steps > 200 else 1.4 < worse < 2
+    assert 2 < worse < 3.2 if steps > 200 else 1.35 < worse < 2
     assert 1.7 < without.apart / with_memory.apart < 2.6
 
 
@@ -148,7 +149,7 @@ def test_the_mean_is_that_of_plain_sgd(steps: int) -> None:
         naive(ScaledSign()),
     ):
         assert run(exchange, steps).drift < 1e-14
-    assert run(Mix(eta=1.0, early=True), 250).drift < 1e-14
+    assert run(Mix(eta=1.0, early=True), steps).drift < 1e-14
 
 
 def test_one_level_diverges() -> None:
@@ -162,9 +163,9 @@ def test_one_level_diverges() -> None:
 def test_one_level_divided_by_one_plus_omega_converges_with_a_small_eta(long: bool) -> None:
     """Then it is a contraction. With eta = .5 it still overshoots, by 4% per step: far off in 175 and 214 steps.
 
-    With eta = .8 it is far off in 83 and 97.
+    With eta = 1 it is far off in 63 and 74.
     """
-    much, steps = (0.5, 150) if long else (0.8, 60)
+    much, steps = (0.5, 150) if long else (1.0, 50)
     c = Shrunk(ONE_LEVEL)
     assert c.scale == pytest.approx(1 / 6.5, rel=0.05)
     plain = run(naive(Identity(), 0.05), steps)

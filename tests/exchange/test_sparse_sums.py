@@ -100,7 +100,7 @@ def test_gtopk_bytes_grow_with_log_n() -> None:
     assert [sent(ranks) / payload for ranks in (4, 8, 16)] == [2, 3, 4]
 
 
-@pytest.mark.parametrize("ranks", [2, 6])
+@pytest.mark.parametrize("ranks", [2, 4, pytest.param(6, marks=pytest.mark.long)])
 def test_oktopk_counts_and_volume(ranks: int) -> None:
     """After the first steps about k elements come out, and ranks send at most 6k (n-1)/n values and places."""
     n, k, steps = 10_000, 200, 40

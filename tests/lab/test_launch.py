@@ -1,7 +1,8 @@
-"""What `launch` leaves behind when it is interrupted."""
+"""What `launch` leaves behind when it is interrupted, and work that processes share."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from thinwire.lab import launch
 from thinwire.lab.launch import Say, _Rank
+from thinwire.lab.reproduce.parallel import each
 
 
 def _nothing(say: Say) -> None:
@@ -39,3 +41,7 @@ def test_ctrl_c_while_ranks_start_stops_them_quietly(
         time.sleep(0.05)  # one whose start was cut short ends by itself
     assert not multiprocessing.active_children()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_processes_keep_the_order() -> None:
+    assert list(each(math.sqrt, [4.0, 9.0, 16.0], 2)) == list(each(math.sqrt, [4.0, 9.0, 16.0], 1)) == [2, 3, 4]

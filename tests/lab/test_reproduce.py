@@ -65,6 +65,7 @@ def test_rate_rises_and_falls() -> None:
     assert [rate(run, done) for done in (0.025, 0.3, 0.6, 0.9)] == pytest.approx([0.2, 0.4, 0.04, 0.004])
 
 
+@pytest.mark.long
 def test_tiny_run(monkeypatch: pytest.MonkeyPatch) -> None:
     etas, rates, finalists = (None, 0.4), RATES[:2], 2
     for name, value in (("ETAS", etas), ("RATES", rates), ("FINALISTS", finalists)):
@@ -184,10 +185,6 @@ def test_other_tasks_stay(tmp_path: Path) -> None:
         {"split": "iid", "loss": 3.0, "diverged": False, "eta": None},
     ]
     assert isinstance(read(path)[0]["commit"], str)
-
-
-def test_processes_keep_the_order() -> None:
-    assert list(each(math.sqrt, [4.0, 9.0, 16.0], 2)) == list(each(math.sqrt, [4.0, 9.0, 16.0], 1)) == [2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ def test_all_are_registered() -> None:
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_all_ranks_end_with_the_same_finite_bits(name: str) -> None:
-    for n in (0, 1, 700, 5000):
+    for n, steps in ((0, 1), (1, 2), (700, 3), (5000, 1)):
         world = World(METHODS.parse(name).exchange, layout(n))
-        for step in range(3 if n == 700 else 2):
+        for step in range(steps):
             out = world.step([vector(n, seed=4 * step + r) for r in range(4)])  # asserts that all are equal
             assert out.shape == (n,)
             assert out.isfinite().all(), n
@@ -134,7 +134,7 @@ def test_a_bad_element_is_not_finite_on_any_rank_and_in_no_memory(name: str) -> 
         broken[1][1234] = bad
         assert not world.step(broken)[1234].isfinite(), bad
         assert all(t.isfinite().all() for state in world.states for t in state.values()), bad
-        assert world.step(good).isfinite().all(), bad
+    assert world.step(good).isfinite().all()
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -17,7 +17,7 @@ from thinwire.lab.bench_plan import choices, summary
 from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Link, Sockets
-from thinwire.planning.outlook import Setting, outlook, pays_below
+from thinwire.planning.outlook import Setting, choose, outlook, pays_below
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
 
@@ -58,6 +58,16 @@ def test_what_is_recommended_and_why(rate: float, recommended: str, binds: str) 
     told = json.loads(found.json())
     assert told["recommended"] == recommended
     assert {row["method"] for row in told["rows"]} == {"ddp", "coded"}
+
+
+def test_of_equal_forecasts_the_one_that_asks_least_of_the_processor_is_taken() -> None:
+    assert choose({"ddp": (100.0, 1.0), "quick": (50.0, 40.0), "light": (52.0, 5.0)}) == "light"
+    assert choose({"ddp": (100.0, 1.0), "quick": (50.0, 40.0), "light": (53.0, 5.0)}) == "quick"
+    assert choose({"ddp": (51.0, 1.0), "quick": (50.0, 40.0), "light": (52.0, 5.0)}) == "ddp"
+    found = outlook(setting(1e7), [DDP, coded(4, 0.01, "quick"), coded(4.1, 0.0, "light")])
+    assert (found.rows[0].method, found.recommended) == ("quick", "light")
+    assert "quick is forecast to take" in found.reason
+    assert "asks more of the processor" in found.reason
 
 
 def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
@@ -135,7 +145,7 @@ def test_bad_arguments_of_the_benchmark(arguments: list[str], capsys: pytest.Cap
 
 
 def test_the_summary_of_cells() -> None:
-    cells = [("ddp", 100.0, 110.0), ("int8", 50.0, 40.0), ("topk", 49.0, 52.0)]
+    cells = [("ddp", 100.0, 110.0, 0.0), ("int8", 50.0, 40.0, 9.0), ("topk", 49.0, 52.0, 7.0)]
     rows = [
         {
             "method": m,
@@ -144,10 +154,12 @@ def test_the_summary_of_cells() -> None:
             "predicted_ms": p,
             "step_ms": s,
             "error": p / s - 1,
+            "codec_ms": codec,
+            "overhead_ms": 1.0,
             "computing_ms": 10.0,
             "computing_now_ms": 0.1 * s,
         }
-        for m, p, s in cells
+        for m, p, s, codec in cells
     ]
     told = summary(rows)
     assert told["cells"] == 3

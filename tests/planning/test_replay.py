@@ -23,6 +23,7 @@ from thinwire.sim.load import Load
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 MB = 1e6
+HALF = Cost(1e-4, 8e-10, 1e-9)  # sums of float16
 
 
 def one_step(*scripts: Script, place: Place, computing: float = 0.0) -> float:
@@ -82,6 +83,40 @@ def test_small_messages_wait_in_the_queue_of_a_full_link() -> None:
     assert full.ends[1] == pytest.approx(1e-3 + 0.08)  # the small one is long there
 
 
+@pytest.mark.parametrize("size", [0.05 * MB, 0.1 * MB, 0.3 * MB, MB])
+def test_a_burst_passes_at_the_speed_of_the_host(size: float) -> None:
+    """In a time t, a burst and rate t pass, and no more than the host sends."""
+    rate, speed, burst = 1e8, 1e9, 0.1 * MB
+    place = Place(2, Link(rate, goodput=1.0, burst=burst), Sockets(trade=Cost(byte=1 / speed)))
+    expected = max(size / speed, (size - burst) * 8 / rate)
+    assert one_step(Script((Ask("gather", size),)), place=place) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_burst_is_saved_up_while_the_link_rests() -> None:
+    """Of two steps the first finds a full bucket, and the second what computing has left time to save."""
+    rate, burst, size, rest = 1e8, 0.1 * MB, 0.5 * MB, 0.004
+    place = Place(2, Link(rate, goodput=1.0, burst=burst))
+    step: list[Act] = [Work(rest), Launch((Script((Ask("gather", size),)),)), Await(), Mark()]
+    done = replay(step * 3, place)
+    first, second, third = done.ends[0], done.ends[1] - done.ends[0], done.ends[2] - done.ends[1]
+    assert first == pytest.approx(rest + (size - burst) * 8 / rate, rel=1e-3)  # a burst passes in no time here
+    assert second == pytest.approx(rest + (size - rest * rate / 8) * 8 / rate, rel=1e-3)
+    assert third == pytest.approx(second, rel=1e-9)
+    item = Item("w", (125_000,), CPU)
+    there = Setting(2, place.link, Computing((item,), (rest,), rest, (rest,)), Sockets())
+    asked = Contestant("c", (Sending(("w",), (Script((Ask("gather", size),)),)),), 5)
+    assert there.seconds(asked) == pytest.approx(second, rel=1e-9)
+
+
+def test_crowds_of_messages_get_the_part_of_the_rate_that_was_measured() -> None:
+    link = Link(1e8, goodput=0.9, crowds=((1e5, 0.9), (1e6, 0.5)))
+    for size, part in [(1e4, 0.9), (1e5, 0.9), (10**5.5, 0.7), (1e6, 0.5), (1e7, 0.5)]:
+        step = one_step(Script((Ask("gather", size),)), place=Place(2, link))
+        assert step == pytest.approx(size * 8 / 1e8 / part, rel=1e-9)
+    ring = one_step(Script((Ask("ring", 1e6),)), place=Place(2, link))
+    assert ring == pytest.approx(1e6 * 8 / 1e8 / 0.9, rel=1e-9)  # one connection at a time
+
+
 def test_a_piece_waits_for_another_of_its_bucket() -> None:
     first, second = Script((Ask("gather", MB),)), Script((After(0), Work(0.5)))
     done = replay([Launch((first, second)), Await(), Mark()], Place(2, Link(1e9, goodput=1.0)))
@@ -121,7 +156,7 @@ def test_the_same_step_as_on_the_clock_that_carries_every_message() -> None:
 def test_replays_are_deterministic_and_faster_links_are_never_slower() -> None:
     items = tuple(Item(f"{at}.weight", (1024, 1024), CPU) for at in range(24))
     computing = Computing(items, tuple(0.04 - 0.001 * at for at in range(24)), 0.04, (0.05,), cores=2.0, share=4.0)
-    sockets = Sockets(Cost(1e-4, 6e-10, 1e-9), Cost(1e-4, 8e-10, 1e-9), Cost(1e-4, 4e-10, 8e-10))
+    sockets = Sockets(Cost(1e-4, 6e-10, 1e-9), Cost(1e-4, 8e-10, 1e-9), Cost(1e-4, 4e-10, 8e-10), HALF)
     for name, rival in RIVALS.items():
         one = rival.contestant(name, items, 0.01)
         times = [
@@ -160,7 +195,7 @@ def _replayed(row: dict[str, str]) -> float:
     items = tuple(Item(str(at), (1024, 1024), CPU) for at in range(layers))
     ready = tuple(min(back, 0.01 + (back - 0.01) * (layers - at) / layers) for at in range(layers))
     computing = Computing(items, ready, back, (step,), cores=2.0, share=share)
-    sockets = Sockets(Cost(1e-4, 6e-10, 1e-9), Cost(1e-4, 8e-10, 1e-9), Cost(1e-4, 4e-10, 8e-10))
+    sockets = Sockets(Cost(1e-4, 6e-10, 1e-9), Cost(1e-4, 8e-10, 1e-9), Cost(1e-4, 4e-10, 8e-10), HALF)
     link = Link({"1gbit": 1e9, "100mbit": 1e8}[row["rate"]], 5e-5, 0.05)
     spent = {"ddp": 0.01, "ddp fp16": 0.03, "ddp powersgd-4": 0.14}
     if row["method"] in RIVALS:

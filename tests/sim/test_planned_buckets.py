@@ -11,10 +11,11 @@ from torch import nn
 import thinwire as tw
 from thinwire.engine import checkpoint
 from thinwire.engine.driver import Driver
+from thinwire.engine.order import by_need
 from thinwire.engine.plan import Plan
 from thinwire.engine.planned import Cost
 from thinwire.sim import Costs, Load, Network, Problem, Ready, foresee
-from thinwire.sim.forward import by_need, starts
+from thinwire.sim.forward import starts
 
 LINK = Network("1gbit", "100us")
 PLANNED = tw.Overlap(buckets="planned")

@@ -277,7 +277,9 @@ def step(
     model: Annotated[
         str | None, typer.Option(help="With --hosts: the shapes and the computing of a model, such as resnet50.")
     ] = None,
-    planned: Annotated[bool, typer.Option("--planned", help="With --hosts: also with planned buckets.")] = False,
+    planned: Annotated[
+        bool, typer.Option("--planned", help="With --hosts: also planned, and into the next forward pass.")
+    ] = False,
     as_json: Json = False,
     save: Save = None,
 ) -> None:

@@ -68,9 +68,13 @@ def plan(
     computing: Annotated[
         str | None, typer.Option(help="How long a step of a model that is given by its shapes computes: 300ms.")
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda; of a model that is built.")] = "cpu",
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the best two and DDP for real, in a network lab; needs root.")
     ] = False,
+    budget: Annotated[
+        float, typer.Option(help="Seconds of timed steps of each, with --verify.")
+    ] = plan_verify.BUDGET,
     as_json: Json = False,
     plot: Annotated[Path | None, typer.Option(help="Step time against rate: a .png, .svg or .pdf file.")] = None,
 ) -> None:
@@ -84,11 +88,13 @@ def plan(
     hosts = hosts if hosts is not None or together else 4
     if hosts is not None and hosts < 2:
         raise ValueError(f"hosts={hosts}: there is nothing to plan below 2; write --hosts 4")
-    wanted = plan_models.Wanted(model, params, batch, computing)
+    wanted = plan_models.Wanted(model, params, batch, device, computing)
     wanted.check()
     methods = list(dict.fromkeys(method or METHODS))
     for text in methods:
         tw.method(text)
+    if budget <= 0:
+        raise ValueError("steps take time; write --verify --budget 4")
     if verify:
         plan_verify.check(wanted, together=together)
     if plot is not None:
@@ -107,7 +113,8 @@ def plan(
     if not as_json:
         _print(found)
     with line() as say_so:
-        rows = plan_verify.verify(found, wanted, known or "1gbit", lambda news: say_so(f"{news[0]}: {news[1]}"))
+        hear = lambda news: say_so(f"{news[0]}: {news[1]}")  # noqa: E731
+        rows = plan_verify.verify(found, wanted, known or "1gbit", hear, budget)
     if as_json:
         sys.stdout.write(found.json(verified=rows) + "\n")
         return
@@ -156,12 +163,15 @@ def bench(
     params: Annotated[int, typer.Option(help="Approximate size of the gradient.")] = bench_plan.PARAMS,
     batch: Annotated[int, typer.Option(help="Samples per host and step.")] = 1,
     budget: Annotated[float, typer.Option(help="Seconds of timed steps in one cell.")] = 2.0,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: all hosts on one GPU.")] = "cpu",
     as_json: Json = False,
     save: Save = None,
 ) -> None:
     """Forecast steps between shaped hosts, then take them: the error of every cell."""
     counts = [int(word) if word.isdecimal() else 0 for word in hosts.split(",")]
-    job = bench_plan.Job(list(dict.fromkeys(method or bench_plan.METHODS)), params, rate.split(","), budget, batch)
+    methods = list(dict.fromkeys(method or bench_plan.METHODS))
+    plan_models.check_device(device)
+    job = bench_plan.Job(methods, params, rate.split(","), budget, batch, device=device)
     job.check(counts)
     reserve(save)
     rows = []
@@ -169,7 +179,8 @@ def bench(
         for count in counts:
             with Network(count, FREE) as network:
                 hear = lambda news, count=count: say_so(f"{count} hosts, {news[0]}: {news[1]}")  # noqa: E731
-                rows += launch(bench_plan.bench, count, job, timeout=3600.0, hear=hear, hosts=network)[0]
+                gpu = device == "cuda"
+                rows += launch(bench_plan.bench, count, job, timeout=3600.0, hear=hear, hosts=network, gpu=gpu)[0]
             keep(save, rows)
     told = bench_plan.summary(rows)
     title = (

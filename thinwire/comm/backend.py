@@ -15,7 +15,9 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import AllreduceOptions
 
+HOST = torch.device("cpu")
 Posts = Sequence[tuple[int, Tensor]]  # global ranks, and what goes there or comes from there
 
 
@@ -85,7 +87,17 @@ class Gloo(Backend):
 
     def device(self, like: Tensor) -> torch.device:
         """The host."""
-        return torch.device("cpu")
+        return HOST
+
+    def holds(self, x: Tensor) -> bool:
+        """What is in host memory."""
+        return x.is_cpu
+
+    def all_reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup) -> None:
+        """As `dist.all_reduce` does, which looks at more than a wire's own groups need."""
+        options = AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(op)
+        self.finish(group.allreduce([x], options))
 
 
 class Nccl(Backend):

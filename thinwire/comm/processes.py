@@ -123,7 +123,7 @@ class Processes:
                     result: T = done.value
                     return result
                 with away():
-                    if isinstance(request, Wait):
+                    if type(request) not in self._handlers and isinstance(request, Wait):
                         answer = request.answer()
                     else:
                         with clock.span("wire"):
@@ -133,11 +133,11 @@ class Processes:
 
     def answer(self, request: Request[Any]) -> Any:
         """Do on the network what `request` asks for."""
-        alone = LOCAL.get(type(request))
-        if alone is not None:
-            return alone(request)
         handler = self._handlers.get(type(request))
         if handler is None:
+            alone = LOCAL.get(type(request))
+            if alone is not None:
+                return alone(request)
             raise TypeError(
                 f"awaited {request!r}; under a thinwire driver only requests of its Comm can be awaited "
                 "(there is no asyncio loop here)"
@@ -146,7 +146,7 @@ class Processes:
         if len(request.ranks) == 1:
             return _alone(request)
         self.gate()
-        count(self.traffic, me, request)
+        count(self.comm.traffic, me, request)
         try:
             return handler(request, me)
         except BaseException:
@@ -155,7 +155,7 @@ class Processes:
 
     def _all_reduce(self, request: AllReduceRequest, me: int) -> Tensor:
         x = request.x
-        (there,) = self._stage(x)
+        there = x if self._at_hand(x) else self._stage(x)[0]
         self._backend.all_reduce(there, OPS[request.op], self._groups[request.ranks])
         if there is x:
             return x
@@ -316,6 +316,10 @@ class Processes:
         if size:
             self._backend.recv(x, sender, group)
         return request.ranks.index(self._global.index(sender)), x
+
+    def _at_hand(self, x: Tensor) -> bool:
+        """Whether the backend can read it where it is, and no check is due."""
+        return self._backend.holds(x) and not self.comm.due
 
     def _stage(self, *tensors: Tensor) -> list[Tensor]:
         """The tensors where the backend can read them; one that occurs twice is copied once.

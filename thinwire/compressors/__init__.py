@@ -43,6 +43,7 @@ from thinwire.compressors.topk import TopK
 from thinwire.compressors.uniform8 import Uniform8
 from thinwire.compressors.wangni import Wangni
 from thinwire.core.compressor import Compressor
+from thinwire.core.per_tensor import PerTensor
 from thinwire.core.registry import Registry
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "Natural",
     "NaturalDithering",
     "OneBit",
+    "PerTensor",
     "Qsgd",
     "Quantile8",
     "QuantisedTopK",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from thinwire.core.registry import Registry, suggest
 
+C = TypeVar("C", bound="Config")
 TYPES: Registry[Config] = Registry("config", "thinwire.configs")
 """Every config class by its name, to which JSON refers."""
 
@@ -28,7 +29,7 @@ class Config:
 
     @property
     def id(self) -> str:
-        """The name and every field that differs from its default: `qsgd:bits=4,norm=l2`."""
+        """The name and every field that differs from its default: `qsgd:bits=4,norm=l2`; several values: `(1;2)`."""
         fields = [f for f in dataclasses.fields(self) if f.compare]  # type: ignore[arg-type]
         return make_id(self.name, {f.name: (getattr(self, f.name), _default(f)) for f in fields})
 
@@ -76,6 +77,15 @@ def from_json(text: str) -> Any:
     return from_config(json.loads(text))
 
 
+def replaced(config: C, old: Config, new: Config) -> C:
+    """The same config with `new` wherever `old` stands in it."""
+    if config == old:
+        return cast("C", new)
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    parts = {name: replaced(value, old, new) for name, value in fields.items() if isinstance(value, Config)}
+    return dataclasses.replace(config, **parts)  # type: ignore[type-var]
+
+
 def check_choice(name: str, field: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuse a value that is not one of `choices`."""
     if value not in choices:
@@ -104,7 +114,18 @@ def _object(value: Any) -> Any:
 def _word(value: Any) -> str:
     if isinstance(value, Config):
         return f"({value.id})"
+    if isinstance(value, tuple):
+        return f"({';'.join(map(_item, value))})"
     word = str(_plain(value))
     if isinstance(value, str) and any(mark in word for mark in ",:"):
         return f"({word})"
     return word.lower() if isinstance(value, bool) or value is None else word
+
+
+def _item(value: Any) -> str:
+    """One of several values; where it is a name and a value, as `name=value`."""
+    if isinstance(value, Config):
+        return value.id
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        return f"{value[0]}={_word(value[1])}"
+    return _word(value)

@@ -14,7 +14,7 @@ import heapq
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import final
 
 import torch
@@ -55,6 +55,7 @@ class _Here(threading.local):
     number = 0
 
 
+NOTHING = nullcontext()  # one for all blocks around which nothing is to be done, as where nothing is on a GPU
 _DESK = Desk()
 _HERE = _Here()
 
@@ -77,12 +78,13 @@ def at_desk() -> Iterator[None]:
         _stand()
 
 
-@contextmanager
-def away() -> Iterator[None]:
+def away() -> AbstractContextManager[None]:
     """Leave the desk to others during the block, where this thread sits at it."""
-    if not _HERE.sits:
-        yield
-        return
+    return _left() if _HERE.sits else NOTHING
+
+
+@contextmanager
+def _left() -> Iterator[None]:
     _stand()
     try:
         yield

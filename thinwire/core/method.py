@@ -43,6 +43,10 @@ class Overlap(Config):
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
     what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
+
+    With `into_forward`, `optimizer.step()` does not wait: in the next forward pass each module waits for its own
+    parameters, which step when their gradients are there. Buckets are sent as they are "ready", or those first that
+    are in "need" first, in one order that rank 0 decides from what was measured. The numbers are the same.
     """
 
     name: ClassVar[str] = "overlap"
@@ -50,9 +54,11 @@ class Overlap(Config):
     chunk_mb: float | None = None
     in_flight: int = 5
     buckets: Literal["fixed", "planned"] = "fixed"
+    into_forward: Literal["ready", "need"] | None = None
 
     def __post_init__(self) -> None:
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
+        check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
         if min(self.sizes("cpu")) <= 0 or self.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
@@ -85,6 +91,8 @@ class Method(Config):
     def __post_init__(self) -> None:
         if not isinstance(self.exchange, Exchange):
             raise TypeError(f"Method(exchange=...) takes an Exchange; got {self.exchange!r}")
+        if self.sync.adapt is not None:
+            self.sync.adapt.check(self.exchange)
 
     @property
     def lanes(self) -> int:

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -47,7 +47,15 @@ class Registry(Generic[T]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._made, *(p.name for p in entry_points(group=self.group))}))
+        return iter(sorted({*self._made, *self._elsewhere}))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._made or name in self._elsewhere
+
+    @cached_property
+    def _elsewhere(self) -> frozenset[str]:
+        """Names that other packages add. All metadata of all packages is read for it, so it is read once."""
+        return frozenset(point.name for point in entry_points(group=self.group))
 
     def parse(self, text: str) -> T:
         """The object of an id such as `qsgd:bits=4,norm=max`. A value that is itself an id stands in parentheses."""

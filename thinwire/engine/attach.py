@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from thinwire.core.trace import write_trace
 from thinwire.engine import checkpoint, inside_state
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.consensus import Consensus
-from thinwire.engine.hooks import HookDriver, Hooks, Removable
+from thinwire.engine.hooks import MakeDriver, Removable, by_hooks
 from thinwire.engine.inside import Inside, taken
 from thinwire.engine.legal import check_method
 from thinwire.engine.local import local
@@ -39,17 +40,16 @@ from thinwire.engine.misuse import (
     tuple_of,
     unclaim,
 )
+from thinwire.engine.needs import refuse_compiled
 from thinwire.engine.parameters import Trained, trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
 from thinwire.engine.planner import planner, resume, said
 from thinwire.engine.replicas import equalise, floating, synchronise
-from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import OnNonfinite, Skipping, check_policy
 from thinwire.engine.telemetry import stamp
-from thinwire.engine.transport import ProcessTransport
 
 
 def attach(
@@ -91,18 +91,12 @@ def attach(
     assert group is not None
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
     members = trained(model, optimizer)
-    wire = Wire(model, optimizer, members, method, group, settings, by_hooks)
+    if method.overlap.into_forward is not None:
+        refuse_compiled(model)
+    wire = Wire(model, optimizer, members, method, group, settings, partial(by_hooks, model))
     wire._hold(refuse_ddp(model))
     wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
-
-
-MakeDriver: TypeAlias = Callable[[Loop, ProcessTransport], HookDriver]
-
-
-def by_hooks(loop: Loop, transport: ProcessTransport) -> HookDriver:
-    """Hooks on the parameters and on the optimizer."""
-    return Hooks(loop, schedule(loop), transport.run)
 
 
 @final
@@ -232,10 +226,11 @@ class Wire:
             self._loop.losses.tell(loss)
 
     def settle(self) -> None:
-        """Let nobody wait for this rank until its next step, or until all have called it.
+        """Let nobody wait for this rank until its next step, or until all have called it, and end that step here.
 
-        For ranks that are about to meet elsewhere, as in `dist.barrier`: servers whose rules wait for gradients would
-        otherwise wait for ranks which wait for them.
+        With `Overlap(into_forward=...)` parameters lack what has not arrived of the last step: call it before you
+        read them yourself. It is also for ranks that are about to meet elsewhere, as in `dist.barrier`: servers whose
+        rules wait for gradients would otherwise wait for ranks which wait for them.
         """
         self._driver.run(self._driver.settle())
 
@@ -251,6 +246,7 @@ class Wire:
         """
         check_method_type(method, "wire.switch({})")
         self._driver.check_switch(method)
+        self._driver.run(self._driver.schedule.catch_up())
         transport, runner, driver, loop = self._transport, self._runner, self._driver, self._loop
         models = any(one.sync.of.models or one.exchange.served for one in (self.method, method))
         kept = None if models else checkpoint.collect(runner, loop.buckets)
@@ -291,6 +287,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
+        self._driver.run(self._driver.schedule.catch_up())  # what is loaded afterwards must not be stepped
         state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
         self._driver.run(resume(self._driver, state))
         found = self._restore(state, on_resize=on_resize)

@@ -58,7 +58,9 @@ class Nobody(Transport):
     def __init__(self) -> None:
         self.comm, self.timeout, self.traffic = Comm(0, 1), 0.0, []
 
-    def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
+    def launch(
+        self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Piece[T]:
         """Our own bug."""
         raise AssertionError("nothing is launched before a crew has been assembled")
 
@@ -83,7 +85,9 @@ class Crew(Transport):
         self._failed = ""
         self._lane = Lane(drivers, _explain, in_turn=True)
 
-    def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
+    def launch(
+        self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Piece[T]:
         """Queue the work for the lane whose turn it is."""
 
         def run(driver: Processes) -> T:
@@ -94,7 +98,11 @@ class Crew(Transport):
                 self._failed = self._failed or str(error)
                 raise
 
-        return self._lane.launch(run)
+        return self._lane.launch(run, weight)
+
+    def hand_over(self) -> None:
+        """Wake the threads."""
+        self._lane.hand_over()
 
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """Refused: there are no edges between ranks that may change."""

@@ -94,6 +94,11 @@ def wire_and_hook(
 def _check_signal(method: Method, optimizer: Optimizer | None) -> None:
     if method.sync.batches is not None and optimizer is None:
         raise ValueError(f"{method.id} counts the optimizer's steps; write tw.ddp_hook(method, model, optimizer)")
+    if method.overlap.into_forward is not None:
+        raise ValueError(
+            "DDP waits for its hook's results when backward ends; write tw.attach(model, optimizer, method), or "
+            "Overlap(into_forward=None)"
+        )
     if method.exchange.served:
         raise ValueError(
             f"{method.id} has a server that keeps the model, but DDP exchanges gradients; "

@@ -61,6 +61,7 @@ class Driver:
     async def gradient(self, parameter: Tensor, grad: Tensor) -> None:
         """A gradient is complete."""
         if self.loop.planner is not None and not self.loop.planner.measured.done:
+            await self.schedule.backward_begins()
             await self.loop.planner.arrived(self, parameter)
         await self._life.happen(Gradient(self.loop.filling.place(parameter), grad))
 
@@ -93,10 +94,11 @@ class Driver:
             raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():
             if loop.planner is not None and not loop.planner.measured.done:
+                await self.schedule.backward_begins()
                 await loop.planner.arrived(self, None)
             await self._life.happen(Overdue())
             await self._life.happen(AllLaunched())
-        await self._life.happen(StepBegins())
+        await self._life.happen(StepBegins(closure))
         self._skip()
         loop.stepping = True
 
@@ -108,11 +110,13 @@ class Driver:
         await self._life.happen(StepEnds())
 
     async def settle(self) -> None:
-        """All ranks are about to meet elsewhere."""
+        """All ranks are about to meet elsewhere, or somebody is about to read the parameters."""
+        await self.schedule.catch_up()
         await self._life.happen(Settle())
 
     async def ends(self) -> None:
         """The wire is closed."""
+        await self.schedule.catch_up()
         await self._life.happen(Ends())
 
     async def start(self) -> None:

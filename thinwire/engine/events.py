@@ -51,7 +51,9 @@ class AllLaunched:
 @final
 @dataclass(frozen=True)
 class StepBegins:
-    """The optimizer is about to step."""
+    """The optimizer is about to step; with a `closure` it computes its gradients itself."""
+
+    closure: bool = False
 
 
 @final

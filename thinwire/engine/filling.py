@@ -7,23 +7,24 @@ when it and all buckets before it in the plan are full, so that every rank launc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
-from thinwire.engine.handover import follow
+from thinwire.engine.handover import Handover, follow
 from thinwire.engine.local import like, local
 from thinwire.engine.signal import GradSource, Source
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.engine.agreement import Agreed
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
-    from thinwire.engine.runner import Agreed, Round
+    from thinwire.engine.runner import Round
 
 TWICE = (
     "gradients have been exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
@@ -49,6 +50,8 @@ class Filling:
         self.copies = (
             False  # whether a round has a vector of its own, since the buffer is filled again before it ends
         )
+        self.looks = False  # whether somebody asks, at the end of the pass, if all of it was finite
+        self.flags: list[Callable[[], bool]] = []  # the answers, one per bucket
         self._launched: list[Round] = []  # of this pass
         self.since_step = 0  # rounds since the last optimizer.step
         self._warned = False
@@ -72,7 +75,7 @@ class Filling:
         """Begin a round, whose first gradient has arrived."""
         loop = self._loop
         loop.runner.telemetry.events = []
-        self._launched = []
+        self._launched, self.flags = [], []
         for bucket in loop.buckets:
             bucket.emptied()
         told = self._warned or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
@@ -132,9 +135,15 @@ class Filling:
         self._loop.runner.check(rounds)
         self.end()
 
-    @torch.no_grad()
     def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
         """Make gradients of a result, for each tensor that has a gradient on some rank."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._deliver(bucket, x, agreed)
+        else:  # as under hooks, which say so once for all buckets
+            self._deliver(bucket, x, agreed)
+
+    def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
         loop = self._loop
         source = GradSource() if loop.runner.warm else self._source
         loop.skipping.broken |= not agreed.finite
@@ -153,8 +162,27 @@ class Filling:
     def _launch(self) -> None:
         bucket = self._loop.buckets[len(self._launched)]
         follow(bucket.streams)  # a model that computes on several has its gradients on several
+        if self.looks:
+            self.flags.append(_soundness(bucket))
         x = bucket.flat.clone() if self.copies else None
-        self._launched.append(self._loop.runner.launch(bucket, self._loop.lr(bucket.items[0].group), x=x))
+        runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
+        self._launched.append(runner.launch(bucket, lr, x=x, alone=False))
+        if len(self._launched) == len(self._loop.buckets):
+            runner.agree(self._launched)
+
+
+def _soundness(bucket: Bucket) -> Callable[[], bool]:
+    """Whether what was filled in is finite, for a thread to ask later; a GPU answers then."""
+    if bucket.finite is not None:
+        known = bucket.finite
+        return lambda: known
+    flag, handover = bucket.flat.isfinite().all(), Handover(bucket.flat.device)
+
+    def ask() -> bool:
+        with handover.work(flag):
+            return bool(flag)
+
+    return ask
 
 
 def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
@@ -162,6 +190,8 @@ def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
 
     The results then need no copy, and the memory that autograd had allocated serves the next gradient while in cache.
     """
+    if p.grad is view:
+        return True
     if p.dtype != view.dtype or local(p).stride() != view.stride():
         return False
     grad = like(p, view)

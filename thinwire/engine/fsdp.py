@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 import torch.distributed as dist
@@ -23,8 +24,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire, by_hooks
+from thinwire.engine.attach import Wire
 from thinwire.engine.handshake import describe
+from thinwire.engine.hooks import by_hooks
 from thinwire.engine.inside import Inside
 from thinwire.engine.misuse import check_free, check_initialised, check_method_type, check_optimizer, tuple_of
 from thinwire.engine.settings import Settings
@@ -90,7 +92,7 @@ def fsdp(
         "settings": settings,
     }
     _check_alike(share.gather({name: str(value) for name, value in mine.items()}))
-    wire = Wire(model, optimizer, members, method, group, settings, by_hooks, share=share)
+    wire = Wire(model, optimizer, members, method, group, settings, partial(by_hooks, model), share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
         try:

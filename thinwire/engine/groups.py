@@ -39,6 +39,7 @@ class Wanted:
     timeout: float
     backend: str
     lanes: int = 0  # as many as slots, if 0
+    aside: bool = False  # whether the last lane is for words that must not queue behind buckets
 
     @property
     def digest(self) -> int:

@@ -7,15 +7,15 @@ it has work on it queued, so the allocator is told about every tensor that is us
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from threading import get_ident
 from typing import final
 
 import torch
 
-from thinwire.core.desk import at_desk
+from thinwire.core.desk import NOTHING, at_desk
 
 
 @final
@@ -27,19 +27,21 @@ class Handover:
         self._filled = _now(device)
         self._done: list[torch.cuda.Event] = []
 
-    @contextmanager
-    def work(self, *used: torch.Tensor | None, earlier: Handover | None = None) -> Iterator[None]:
+    def work(self, *used: torch.Tensor | None, earlier: Handover | None = None) -> AbstractContextManager[None]:
         """Run the block on the slot's own stream, after the vector has been filled.
 
         `used` are the tensors from elsewhere that it reads or writes. The block also follows the work of an `earlier`
         handover that has come to its end in its own slot, but perhaps not on its stream.
         """
-        if self._filled is None:
-            yield
-            return
+        return NOTHING if self._filled is None else self._queue(self._filled, used, earlier)
+
+    @contextmanager
+    def _queue(
+        self, filled: torch.cuda.Event, used: Sequence[torch.Tensor | None], earlier: Handover | None
+    ) -> Iterator[None]:
         stream = _stream(self._device, get_ident())
         with at_desk(), torch.cuda.stream(stream):
-            stream.wait_event(self._filled)
+            stream.wait_event(filled)
             for event in () if earlier is None else earlier._done:
                 stream.wait_event(event)
             for tensor in used:

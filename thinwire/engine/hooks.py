@@ -7,22 +7,27 @@ then does any of them wait, so that no rank waits in one wire for what another r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, final
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import torch
 from torch.autograd import Variable
 
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
+from thinwire.engine.needs import Needs
+from thinwire.engine.schedules.choose import schedule as schedule_of
+from thinwire.engine.underway import Hidden
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from thinwire.core.method import Method
     from thinwire.engine.loop import Loop
     from thinwire.engine.schedules.base import Schedule
+    from thinwire.engine.transport import ProcessTransport
 
 
 class Removable(Protocol):
@@ -76,6 +81,8 @@ class HookDriver(Driver):
         Where a step is left out by looking at its gradients as it begins, a closure computes them now, too; the
         optimizer's first call finds them computed.
         """
+        if self.loop.piecemeal:
+            return None
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         self.loop.again = None
         before = self.schedule.takes_closures or self.schedule.looks_at_gradients or self.delivers_late
@@ -98,20 +105,45 @@ class HookDriver(Driver):
         return (args[0], lambda: computed.pop() if computed else closure()), {}
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.run(self.step_ends())
+        if not self.loop.piecemeal:
+            self.run(self.step_ends())
 
 
 @final
 class Hooks(HookDriver):
     """Hooks on every parameter, where the schedule hears of gradients."""
 
-    def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        schedule: Schedule,
+        run: Callable[[Coroutine[Any, Any, None]], None],
+        model: nn.Module | None = None,
+    ) -> None:
         super().__init__(loop, schedule, run)
         self._busy = False  # inside a backward pass that exchanges
         if schedule.hears_gradients:
             for place in loop.filling.places:
                 hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
                 self._hooks.append(hook)
+        self._needs: Needs | None = None
+        if schedule.into_forward:
+            assert model is not None, "only attach lets results arrive in the forward pass"
+            self._needs = Needs(model, loop.trained, loop.optimizer, weakref.WeakMethod(self._arrive))
+            self._hooks.append(self._needs)
+            loop.hide = Hidden(loop.trained).hide
+
+    def _arrive(self, parameters: Collection[Tensor] | None) -> None:
+        """Somebody is about to read these parameters, or all."""
+        if self.schedule.lacks:
+            place = self.loop.filling.place
+            buckets = None if parameters is None else {place(p).bucket.index for p in parameters}
+            kinds = {p.device.type for p, _ in self.loop.trained}
+            with ExitStack() as around:  # whatever the forward pass runs in, the optimizer steps as outside it
+                around.enter_context(torch.inference_mode(mode=False))
+                for kind in kinds:
+                    around.enter_context(torch.autocast(kind, enabled=False))
+                self.run(self.schedule.catch_up(buckets))
 
     def arrived(self, p: Tensor) -> None:
         """Take a gradient that is complete."""
@@ -126,11 +158,24 @@ class Hooks(HookDriver):
             self._busy = False  # torch forgets the callback
             raise
 
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        super()._step_ends(optimizer, args, kwargs)
+        if self._needs is not None and not self.loop.piecemeal:
+            self._needs.stepped()
+
     def _backward_ends(self) -> None:
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
         self._busy = False
         self.run(self.backward_ends())
         Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
+
+
+MakeDriver: TypeAlias = Callable[["Loop", "ProcessTransport"], HookDriver]
+
+
+def by_hooks(model: nn.Module, loop: Loop, transport: ProcessTransport) -> HookDriver:
+    """Hooks on the parameters and on the optimizer, and on modules where steps end in the forward pass."""
+    return Hooks(loop, schedule_of(loop), transport.run, model)
 
 
 def _hook(hooks: weakref.ref[Hooks]) -> Callable[[Tensor], None]:

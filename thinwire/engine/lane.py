@@ -4,14 +4,19 @@ Every slot has a thread and process groups of its own, so that what a rank sends
 order in which work was launched, which is the same on all ranks, and never on what arrived first. While one slot
 waits for the network, another encodes and a third decodes. At most n pieces of work are open.
 
+To wake a thread takes longer than many a small bucket. Small pieces of work that follow each other closely are kept
+until there is enough of them, and then handed over together. Neither the slot nor the order of any piece changes.
+
 Where slots share their groups, they take turns: a piece of work uses the network once all those before it have ended.
 It may encode before its turn. What is sent in which order then depends on the order of launch alone, as before.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -26,6 +31,8 @@ from thinwire.core.desk import queue_as
 T = TypeVar("T")
 Work = Callable[[Processes], T]
 Explain = Callable[[Exception], Exception]
+ENOUGH = 2**16  # bytes that are worth waking threads for
+SOON = 1e-3  # seconds in which small pieces of work may wait for company
 
 
 @final
@@ -107,13 +114,28 @@ class Turns:
 class Lane:
     """Threads that run `work(driver)`, one per driver. `explain` turns an error into what the user should see.
 
-    With `in_turn`, drivers share their groups, and use them in the order of launch.
+    With `in_turn`, drivers share their groups, and use them in the order of launch. With `aside`, the last slot has
+    only what is launched aside.
     """
 
-    def __init__(self, drivers: Sequence[Processes], explain: Explain, *, in_turn: bool = False) -> None:
+    def __init__(
+        self,
+        drivers: Sequence[Processes],
+        explain: Explain,
+        *,
+        in_turn: bool = False,
+        aside: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.drivers = list(drivers)
         self._launched = 0
-        self._queues: list[SimpleQueue[Piece[Any] | None]] = [SimpleQueue() for _ in drivers]
+        self._aside = 0  # pieces of work that the last slot has had, where that one is set aside
+        self._slots = max(1, len(self.drivers) - aside)
+        self._queues: list[SimpleQueue[deque[Piece[Any]] | None]] = [SimpleQueue() for _ in drivers]
+        self._kept: list[tuple[int, Piece[Any]]] = []  # launched for these slots, and not handed over
+        self._weight = 0  # of these
+        self._now = now
+        self._woken = -math.inf  # when small pieces of work were last handed over
         turns = Turns() if in_turn else None
         serve = partial(_serve, explain=explain, turns=turns, device=own_device())
         self._threads = [
@@ -123,19 +145,43 @@ class Lane:
         for thread in self._threads:
             thread.start()
 
-    def launch(self, work: Work[T]) -> Piece[T]:
-        """Queue the work for the slot whose turn it is."""
+    def launch(self, work: Work[T], weight: int | None = None, *, aside: bool = False) -> Piece[T]:
+        """Queue the work for the slot whose turn it is, or for the one that is set aside.
+
+        Work with a small `weight`, in bytes, may be kept until more follows or until `hand_over`, if other small work
+        has been handed over just now. A gap before what follows makes it wait, but no longer than until `hand_over`.
+        """
         piece = Piece(self._launched, work)
-        self._queues[self._launched % len(self._queues)].put(piece)
+        slot = len(self._queues) - 1 if aside else (self._launched - self._aside) % self._slots
+        self._aside += aside
         self._launched += 1
+        self._kept.append((slot, piece))
+        if weight is None:
+            self.hand_over()
+            return piece
+        self._weight += weight
+        now = self._now()
+        if self._weight >= ENOUGH or now - self._woken >= SOON:
+            self.hand_over()
+            self._woken = now
         return piece
 
+    def hand_over(self) -> None:
+        """Let the threads have what has been launched."""
+        kept, self._kept, self._weight, self._woken = self._kept, [], 0, -math.inf
+        lots: dict[int, deque[Piece[Any]]] = {}
+        for slot, piece in kept:
+            lots.setdefault(slot, deque()).append(piece)
+        for slot, lot in lots.items():
+            self._queues[slot].put(lot)
+
     def launched(self) -> int:
-        """How many pieces of work have been launched."""
-        return self._launched
+        """How many pieces of work have been handed over."""
+        return self._launched - len(self._kept)
 
     def close(self) -> None:
         """Let the threads end once they have done what is queued."""
+        self.hand_over()
         for queue in self._queues:
             queue.put(None)
 
@@ -149,29 +195,33 @@ class Lane:
 
 def _serve(
     driver: Processes,
-    queue: SimpleQueue[Piece[Any] | None],
+    queue: SimpleQueue[deque[Piece[Any]] | None],
     explain: Explain,
     turns: Turns | None,
     device: int | None,
 ) -> None:
     if device is not None:
         torch.cuda.set_device(device)  # each thread has its own
-    while (piece := queue.get()) is not None:
-        work, piece.work = piece.work, None
-        assert work is not None
-        queue_as(piece.number)
-        if turns is not None:
-            driver.gate = partial(turns.wait, piece.number)
-        try:
-            result = work(driver)
-        except Exception as error:  # whatever it was, the main thread raises it
-            _end(turns, piece)
-            piece.settle(None, explain(error))
-        else:
-            _end(turns, piece)
-            piece.settle(result)
-            del result
-        del piece, work  # nothing of a finished round is kept alive while the thread waits
+    while (pieces := queue.get()) is not None:
+        while pieces:
+            _run(driver, pieces.popleft(), explain, turns)
+
+
+def _run(driver: Processes, piece: Piece[Any], explain: Explain, turns: Turns | None) -> None:
+    """Do one piece of work. Nothing of a finished round is kept alive while the thread waits for the next."""
+    work, piece.work = piece.work, None
+    assert work is not None
+    queue_as(piece.number)
+    if turns is not None:
+        driver.gate = partial(turns.wait, piece.number)
+    try:
+        result = work(driver)
+    except Exception as error:  # whatever it was, the main thread raises it
+        _end(turns, piece)
+        piece.settle(None, explain(error))
+    else:
+        _end(turns, piece)
+        piece.settle(result)
 
 
 def _end(turns: Turns | None, piece: Piece[Any]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from thinwire.core.signals import Grad, Param
+from thinwire.engine.motion import depth_of
 from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
     _check_planned(method)
+    _check_forward(method)
     if sync.batches is not None and (models or exchange.served or sync.staleness != 0):
         raise ValueError(
             f"batches are said where gradients are exchanged in step; got {method!r}: "
@@ -66,6 +68,35 @@ def _check_planned(method: Method) -> None:
         )
     if method.overlap.buckets == "planned" and exchange.one_piece:
         raise ValueError(f'{method.id} exchanges the model in one piece; write Overlap(buckets="fixed")')
+
+
+def can_go_into_forward(method: Method) -> bool:
+    """Whether its results may arrive during the next forward pass."""
+    try:
+        _check_forward(replace(method, overlap=replace(method.overlap, into_forward="ready")))
+    except ValueError:
+        return False
+    return True
+
+
+def _check_forward(method: Method) -> None:
+    """Results may arrive in the next forward pass where they are gradients of this step, bucket by bucket."""
+    sync, exchange = method.sync, method.exchange
+    if method.overlap.into_forward is None:
+        return
+    in_step = isinstance(sync.of, Grad) and sync.staleness == 0 and sync.batches is None and not exchange.served
+    if not in_step or sync.adapt is not None or exchange.scope != "everybody":
+        raise ValueError(
+            f"{method.id}: only gradients that all ranks exchange in step may arrive in the next forward pass; "
+            "write Overlap(into_forward=None)"
+        )
+    if exchange.one_piece:
+        raise ValueError(f"{method.id} exchanges the model in one piece; write Overlap(into_forward=None)")
+    if depth_of(method):
+        raise ValueError(
+            f"{method.id} measures each step of the optimizer, which is whole only when all results are there; "
+            "write Overlap(into_forward=None)"
+        )
 
 
 def _check_outer(method: Method, of: Delta) -> None:

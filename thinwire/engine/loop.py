@@ -63,6 +63,7 @@ class Loop:
         self.planner: Planner | None = None  # where buckets are planned
         self.kept: dict[str, Any] = {}
         self.stepping = False  # inside optimizer.step
+        self.piecemeal = False  # inside a part of a step, which is no step of its own to the optimizer's hooks
         self.again: Callable[[], Awaitable[None]] | None = (
             None  # computes the gradients of this step's batch once more
         )
@@ -70,6 +71,7 @@ class Loop:
         self.filled: Callable[[Place, Tensor], None] = _nowhere
         self.deliver: Callable[[Place, Tensor], None] = _nowhere
         self.earlier: Callable[[Place], Tensor | None] = _none
+        self.hide: Callable[[], None] = lambda: None  # lets nobody see gradients that are under way
 
     def lay(self, plan: Plan) -> None:
         """Make the buckets of a plan, with memories as `init` leaves them; nothing is under way."""

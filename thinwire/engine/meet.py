@@ -73,5 +73,7 @@ def wanted(method: Method, group: dist.ProcessGroup, settings: Settings) -> Want
     groups: Sequence[tuple[int, ...]] = exchange.groups(size)
     if settings.drop_dead:
         groups = exchange.edges(size)  # one group per edge: when one breaks, the others stay whole
-    slots = 1 if backend.named(name).in_turn else method.lanes
-    return Wanted(slots, tuple(groups), settings.timeout, name, method.lanes)
+    aside = method.overlap.into_forward is not None
+    lanes = method.lanes + aside
+    slots = 1 if backend.named(name).in_turn else lanes
+    return Wanted(slots, tuple(groups), settings.timeout, name, lanes, aside)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, final
 
+from thinwire.core.config import Config
+from thinwire.core.per_tensor import PerTensor
 from thinwire.core.registry import suggest
 from thinwire.core.types import Layout
 from thinwire.kernels.spec import TILE
@@ -126,6 +128,7 @@ def make_plan(
 
 def plan_of(method: Method, items: Sequence[Item], min_size: int | None, exclude: Sequence[str]) -> Plan:
     """The plan that a method asks for; `min_size` is the method's own unless it is given."""
+    _check_choices(items, method.exchange)
     return make_plan(
         items,
         method.id,
@@ -135,6 +138,18 @@ def plan_of(method: Method, items: Sequence[Item], min_size: int | None, exclude
         whole=method.exchange.one_piece,
         fragments=method.sync.of.parts,
     )
+
+
+def _check_choices(items: Sequence[Item], part: object) -> None:
+    """Refuse a compressor that is chosen for a tensor which is not there: its name is most likely misspelt."""
+    if isinstance(part, PerTensor):
+        names = [item.name for item in items]
+        for name, _ in part.choice:
+            if name not in names:
+                raise ValueError(f"PerTensor chooses for {name!r}, which is no parameter{suggest(name, names)}")
+    if isinstance(part, Config):
+        for one in fields(part):  # type: ignore[arg-type]  # every part of a method is a dataclass
+            _check_choices(items, getattr(part, one.name))
 
 
 def _strided(items: Sequence[Item], method: str, fragments: int) -> list[list[Item]]:

@@ -9,7 +9,8 @@ and one of sixteen small buckets. In each, the first round does not count. Then
                     of the ranks the least, since the others waited for a rank
     a + b * size    fitted to the seconds of all buckets
 
-Rank 0 decides, and tells the others. Where the plan promises too little, the fixed one comes back.
+Rank 0 decides, and tells the others. Where the plan promises too little, the fixed one comes back. With
+`Overlap(into_forward="need")` it also decides in which order buckets are sent, whether they are planned or fixed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.engine import checkpoint
+from thinwire.engine.order import newest_first
 from thinwire.engine.plan import Item, Parcel, Plan, plan_of
 from thinwire.engine.planned import Cost, end, exact, fit
 
@@ -105,6 +107,12 @@ class Planner:
         )
 
     def best(self, ready: Mapping[str, float], cost: Cost) -> Plan:
+        """The buckets that the method asks for, in the order that it asks for."""
+        overlap = self.method.overlap
+        plan = self.fixed() if overlap.buckets == "fixed" else self.cut(ready, cost)
+        return newest_first(plan, ready, cost, self.method.lanes) if overlap.into_forward == "need" else plan
+
+    def cut(self, ready: Mapping[str, float], cost: Cost) -> Plan:
         """The plan with the earliest end, or the fixed one if that is nearly as early.
 
         The uncompressed tensors beside compressed ones are few and small, and stay as they are.
@@ -177,8 +185,8 @@ class Measured:
 
 
 def planner(method: Method, items: Sequence[Item], min_size: int | None, exclude: Sequence[str]) -> Planner | None:
-    """For methods that ask for planned buckets."""
-    if method.overlap.buckets == "fixed":
+    """For methods that ask for planned buckets, or for an order of them."""
+    if method.overlap.buckets == "fixed" and method.overlap.into_forward != "need":
         return None
     return Planner(method, tuple(items), min_size, tuple(exclude))
 

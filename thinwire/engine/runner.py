@@ -1,9 +1,8 @@
 """Runner: the rounds of one method over a transport.
 
-A bucket's round is one agreement and one exchange per chunk, launched in this order. The agreement tells every rank
-whether all gradients are finite, whether all learning rates are equal and which tensors have a gradient. If a
+A bucket's round is one agreement (`engine/agreement.py`) and one exchange per chunk, launched in this order. If a
 gradient is not finite, nothing is encoded, every rank gets NaN for the bucket, and memories stay as they were. Sums
-of plain float32 carry a NaN by themselves, so they start without waiting for the agreement.
+of plain float32 carry a NaN by themselves, so they start without waiting for the agreement, and may share one.
 
 Models that gossip need no agreement, and wait only for neighbours. A model that is not finite is an error.
 
@@ -14,20 +13,19 @@ starts when the one before it has ended, because they share its memory.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 import torch
 
 from thinwire.core.clock import Clock
-from thinwire.core.comm import to_tensor
-from thinwire.core.desk import fetched
+from thinwire.core.desk import NOTHING
 from thinwire.core.errors import PayloadError
 from thinwire.core.types import Context, Key, Layout
 from thinwire.core.verdicts import Verdicts
+from thinwire.engine.agreement import LAST, SOUND, Agreed, agree, finite
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.handover import Handover
@@ -46,27 +44,6 @@ if TYPE_CHECKING:
     from thinwire.engine.transport import Transport, Work
 
 T = TypeVar("T")
-LAST = 255  # the largest value of a byte
-
-
-@final
-@dataclass(frozen=True)
-class Agreed:
-    """What all ranks know about a bucket's round before it is exchanged."""
-
-    broken: int = 0  # 0 if everything is finite, else one more than the highest rank on which it is not
-    same_lr: bool = True
-    used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
-
-    @property
-    def finite(self) -> bool:
-        """Whether everything is finite on every rank."""
-        return not self.broken
-
-    @property
-    def worth_sending(self) -> bool:
-        """Whether the round goes on."""
-        return self.finite and self.same_lr
 
 
 class Facts(NamedTuple):
@@ -107,10 +84,15 @@ class Round:
     lr: float
     before: Tensor | None  # the model before the local step, where models are exchanged
     handover: Handover
-    agreed: Awaitable[Agreed] | None = None  # None where ranks need not agree
+    used: bytes  # 1 for each tensor that this rank has a gradient for
+    finite: bool | None  # whether it is finite on this rank; None if unknown
+    agreement: Awaitable[object] | None = None  # after it, `agreed` holds; None where ranks need not agree
+    agreed: Agreed = SOUND
     verdicts: list[Verdicts] = field(default_factory=list)  # of its chunks, where they are computed on a GPU
     parts: list[Awaitable[object]] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
+    launched: float = 0.0  # when
+    owes: bool = False  # whether it waits to be part of an agreement
 
 
 @final
@@ -151,34 +133,62 @@ class Runner:
 
         return await self.transport.launch(largest)
 
-    def launch(self, bucket: Bucket, lr: float = 1.0, before: Tensor | None = None, x: Tensor | None = None) -> Round:
-        """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step."""
+    def launch(
+        self,
+        bucket: Bucket,
+        lr: float = 1.0,
+        before: Tensor | None = None,
+        x: Tensor | None = None,
+        *,
+        alone: bool = True,
+    ) -> Round:
+        """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step.
+
+        A round that is not `alone` is one of several: `agree` comes after the last of them, and until then a small
+        one need not have been handed over.
+        """
         exchange = self.plain if self.warm else bucket.exchange
         facts = self._facts.get(id(exchange)) or Facts.of(exchange)
         x = bucket.flat if x is None else x
-        going = Round(self.round, bucket, x, lr, before, Handover(x.device))
-        clock = self.telemetry.clock(bucket.index, -1)
-        clock.mark("launch")
-        going.clocks.append(clock)
+        going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite)
+        going.launched = self.telemetry.now()
         chunks = [bucket.whole] if facts.whole else bucket.chunks
-        agree = _agreement(going, bytes(bucket.used), bucket.finite) if facts.agrees else None
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
-        at_once = agree is not None and not facts.carries_nan and len(chunks) == 1
-        if agree is not None and not at_once:
-            going.agreed = self.transport.launch(agree, clock)
+        at_once = facts.agrees and not facts.carries_nan and len(chunks) == 1
+        if facts.agrees and not at_once and (alone or not facts.carries_nan):
+            self._agree([going])
         for number, chunk in enumerate(chunks):
             context = self.context(going, number, chunk)
             sampled = number == 0 and bucket.compressed and self.round % SAMPLE_EVERY == 0 and facts.measurable
-            first = agree if at_once else None
-            work = self._carry(going, chunk, exchange, facts, context, first, sampled=sampled)
-            piece = self.transport.launch(work, context.clock)
+            work = self._carry(going, chunk, exchange, facts, context, agrees=at_once, sampled=sampled)
+            weight = None if alone else 4 * (chunk.stop - chunk.start)
+            piece = self.transport.launch(work, context.clock, weight)
             chunk.last, chunk.handover = piece, going.handover
             if at_once:
-                going.agreed = piece
+                going.agreement = piece
             going.parts.append(piece)
             going.clocks.append(context.clock)
+        going.owes = facts.agrees and going.agreement is None
         bucket.open.append(going)
         return going
+
+    def agree(self, rounds: Sequence[Round]) -> None:
+        """Let those of the rounds that have no agreement make one together, and hand over what is still here."""
+        owing = [going for going in rounds if going.owes]
+        if owing:
+            self._agree(owing)
+        else:
+            self.transport.hand_over()
+
+    def _agree(self, rounds: Sequence[Round]) -> None:
+        clock = self.telemetry.clock(rounds[-1].bucket.index, -1)
+        rounds[-1].clocks.append(clock)
+        early = (
+            self.method.overlap.into_forward is not None
+        )  # then the first module waits for it, and not for all sums
+        made = self.transport.launch(lambda comm: agree(comm, rounds), clock, aside=early)
+        for going in rounds:
+            going.agreement, going.owes = made, False
 
     async def wait(self, going: Round) -> Agreed:
         """Wait until the round's vector holds the result; returns what all ranks know about the round.
@@ -188,21 +198,23 @@ class Runner:
         """
         bucket = going.bucket
         bucket.open.remove(going)
+        if going.agreement is not None:
+            await going.agreement
         for part in going.parts:
             await part
-        agreed = Agreed() if going.agreed is None else await going.agreed
+        agreed = going.agreed
         if not agreed.same_lr:
             raise ValueError(
                 f"learning rates differ between ranks in step {going.number}: rank {self.comm.rank} has {going.lr}; "
                 "give every rank the same schedule, or replicas drift apart"
             )
-        if going.before is not None and not agreed.finite:
+        if going.before is not None and agreed.broken:
             who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
             raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
         going.handover.take()
-        if not agreed.finite:
+        if agreed.broken:
             going.x.fill_(math.nan)
-        self.telemetry.arrived(going.clocks, bucket.layout.numel, finite=agreed.finite)
+        self.telemetry.arrived(going)
         return agreed
 
     def check(self, rounds: Sequence[Round]) -> None:
@@ -218,7 +230,7 @@ class Runner:
         """Let an exchange that pulls prepare its round; the buffers hold the models."""
         rounds, waiting = [], []
         for bucket in buckets:
-            going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device))
+            going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device), b"", None)
             rounds.append(going)
             for number, chunk in enumerate(bucket.chunks):
                 context = self.context(going, number, chunk)
@@ -289,27 +301,26 @@ class Runner:
         exchange: Exchange,
         facts: Facts,
         context: Promise,
-        agree: Work[Agreed] | None,  # where this piece of work is to make the agreement itself
         *,
+        agrees: bool,  # whether this piece of work is to make the agreement itself
         sampled: bool,
-    ) -> Work[Agreed]:
+    ) -> Work[None]:
         earlier, theirs = chunk.last, chunk.handover  # of the round before, which may still be open
 
-        async def carry(comm: Comm) -> Agreed:
+        async def carry(comm: Comm) -> None:
             if earlier is not None:
                 await earlier
-            agreed = Agreed()
-            if agree is not None:
-                agreed = await agree(comm)
-            elif going.agreed is not None and not facts.carries_nan:
-                agreed = await going.agreed
+            if agrees:
+                await agree(comm, (going,))
+            elif going.agreement is not None and not facts.carries_nan:
+                await going.agreement
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if not agreed.worth_sending:
-                return agreed
+            if not (facts.carries_nan or going.agreed.worth_sending):
+                return
             with going.handover.work(going.x, going.before, *chunk.state.values(), earlier=theirs):
                 whole = chunk.stop - chunk.start == going.x.numel()
                 x = going.x if whole else going.x[chunk.start : chunk.stop]
-                if not facts.agrees and not _finite(x):
+                if not facts.agrees and not finite(x):
                     names = going.bucket.names(chunk)
                     raise FloatingPointError(f"the model is not finite in step {going.number}: {names}")
                 if sampled:
@@ -319,11 +330,10 @@ class Runner:
                     _rescale(exchange, chunk, going.lr)
                 with _due(comm, context.verdicts):
                     out = await exchange(x, chunk.state, Context(comm, *context))
-                if out.data_ptr() != x.data_ptr():
+                if out is not x and out.data_ptr() != x.data_ptr():
                     x.copy_(out)
                 if context.verdicts is not None:
                     context.verdicts.send()
-            return agreed
 
         return carry
 
@@ -340,43 +350,18 @@ def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
     return begin
 
 
-@contextmanager
-def _due(comm: Comm, verdicts: Verdicts | None) -> Iterator[None]:
+def _due(comm: Comm, verdicts: Verdicts | None) -> AbstractContextManager[None]:
     """Let the driver look at the checks before it sends anything that was made of what they checked."""
-    if verdicts is None:
-        yield
-        return
+    return NOTHING if verdicts is None else _listed(comm, verdicts)
+
+
+@contextmanager
+def _listed(comm: Comm, verdicts: Verdicts) -> Iterator[None]:
     comm.due.append(verdicts)
     try:
         yield
     finally:
         comm.due.remove(verdicts)
-
-
-def _agreement(going: Round, used: bytes, finite: bool | None) -> Work[Agreed]:
-    return lambda comm: _agree(comm, going, used, finite)
-
-
-async def _agree(comm: Comm, going: Round, used: bytes, finite: bool | None) -> Agreed:
-    """Take the largest value of each byte over all ranks; numbers are equal if largest and smallest bytes agree."""
-    number = struct.pack("<d", going.lr)
-    with going.handover.work(going.x):
-        known = _finite(going.x) if finite is None else finite
-        broken = 0 if known else min(comm.rank + 1, LAST)
-        flags = to_tensor(bytes((broken, *used, *number, *(LAST - byte for byte in number))))
-        said = (await comm.all_reduce(flags, "max")).tolist()
-    most, least = said[1 + len(used) : -len(number)], [LAST - byte for byte in said[-len(number) :]]
-    return Agreed(said[0], same_lr=most == least, used=tuple(bool(flag) for flag in said[1 : 1 + len(used)]))
-
-
-def _finite(x: Tensor) -> bool:
-    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed.
-
-    On a GPU one pass decides, and this thread waits for one number, and for nothing that is queued elsewhere.
-    """
-    if x.is_cuda:
-        return math.isfinite(fetched(torch.linalg.vector_norm(x, math.inf).view(1))[0])
-    return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 
 def _rescale(exchange: Exchange, chunk: Chunk, lr: float) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from thinwire.core.compressor import DTYPES
+from thinwire.core.signals import Grad
 from thinwire.engine.local import is_sharded, local
 from thinwire.engine.parameters import COMPILED, Trained
 from thinwire.engine.plan import Item
@@ -66,6 +67,8 @@ def check_carried(method: Method) -> None:
         why = "gossips: replicas would differ, and shards of one replica would meet different neighbours"
     elif getattr(getattr(sync.of, "period", None), "hears_loss", False):
         why = "follows the loss of each rank, and the ranks of one replica have different losses"
+    elif sync.of == Grad() and method.overlap.into_forward is not None:
+        raise ValueError("FSDP gathers parameters before its modules compute; write Overlap(into_forward=None)")
     else:
         return
     raise ValueError(

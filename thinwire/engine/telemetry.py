@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -12,6 +12,7 @@ from thinwire.engine.stats import Stats
 
 if TYPE_CHECKING:
     from thinwire.core.comm import Traffic
+    from thinwire.engine.runner import Round
 
 HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 
@@ -38,14 +39,15 @@ class Telemetry:
         clock.mark(what)
         self.events += clock.spans
 
-    def arrived(self, clocks: Iterable[Clock], elements: int, *, finite: bool) -> None:
+    def arrived(self, going: Round) -> None:
         """Add a bucket's round."""
-        for clock in clocks:
+        self.events.append(Span("launch", going.launched, going.launched, going.bucket.index, -1))
+        for clock in going.clocks:
             self.events += clock.spans
             self.stats.time(clock.spans)
             self._queued += clock.queued
-        self.stats.elements += elements
-        self.stats.skipped += not finite
+        self.stats.elements += going.bucket.layout.numel
+        self.stats.skipped += not going.agreed.finite
 
     def apart(self, round_: int, distance: float) -> None:
         """Add a measured distance between models."""

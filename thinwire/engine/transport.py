@@ -44,8 +44,17 @@ class Transport(ABC):
     now: Now  # the time in seconds
 
     @abstractmethod
-    def launch(self, work: Work[T], clock: Clock | None = None) -> Awaitable[T]:
-        """Run `work` when its turn comes, and tell `clock` the time on the wire."""
+    def launch(
+        self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Awaitable[T]:
+        """Run `work` when its turn comes, and tell `clock` the time on the wire.
+
+        Work that has a `weight`, in bytes, may be kept here until `hand_over` or until more of it has come together.
+        Where results may arrive in the next forward pass, work set `aside` does not queue behind buckets.
+        """
+
+    def hand_over(self) -> None:  # noqa: B027  (nothing need be kept)
+        """Let everything run that has been launched."""
 
     def explain(self, error: Exception) -> Exception:
         """What the user should see of an error of this worker, which the others are told of where they can be."""
@@ -76,16 +85,22 @@ class ProcessTransport(Transport):
             raise
         self.comm = made[0].comm
         self.traffic = [driver.traffic for driver in made]
-        self.lane = Lane(made, self.watch.explain, in_turn=backend.named(wanted.backend).in_turn)
+        self.lane = Lane(made, self.watch.explain, in_turn=backend.named(wanted.backend).in_turn, aside=wanted.aside)
         self.watch.launched = self.lane.launched
         # A wire that is forgotten together with its model and its optimizer leaves no threads behind.
         self._forgotten = weakref.finalize(self, _stop, self.lane, self.watch)
         self._forgotten.atexit = False  # `leave` is called at exit
         watch_over(self)
 
-    def launch(self, work: Work[T], clock: Clock | None = None) -> Piece[T]:
+    def launch(
+        self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Piece[T]:
         """Queue the work for the lane whose turn it is."""
-        return self.lane.launch(lambda driver: driver.run(work(driver.comm), clock))
+        return self.lane.launch(lambda driver: driver.run(work(driver.comm), clock), weight, aside=aside)
+
+    def hand_over(self) -> None:
+        """Wake the threads."""
+        self.lane.hand_over()
 
     def explain(self, error: Exception) -> Exception:
         """Raise the alarm, as an error in a lane does."""
@@ -118,6 +133,8 @@ class ProcessTransport(Transport):
 
     def wait(self, piece: Piece[T]) -> T:
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
+        if not piece.done():
+            self.lane.hand_over()
         looked = time.monotonic()
         while not piece.ended(LOOK):
             if self.watch.alarmed.is_set():

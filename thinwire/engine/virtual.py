@@ -30,8 +30,12 @@ class ClockTransport(Transport):
         self._last: list[Task[Any] | None] = [None] * lanes
         self._launched = 0
 
-    def launch(self, work: Work[T], clock: Clock | None = None) -> Task[T]:
+    def launch(
+        self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Task[T]:
         """A task in the channel of the lane whose turn it is; it starts when the one before it has ended."""
+        if aside:
+            return self.clock.spawn(self.rank, work(self.comm), channel=2 + len(self._last))
         lane = self._launched % len(self._last)
         self._launched += 1
         made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, clock), channel=1 + lane)

@@ -27,6 +27,7 @@ added.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
@@ -62,9 +63,9 @@ class Moniqua(Gossip):
             raise ValueError(f"Moniqua(eta={self.eta}) is outside 0 < eta <= 1; write eta=1.0")
         _ = self.modulo  # refuses its own settings
 
-    @property
+    @cached_property
     def modulo(self) -> Modulo:
-        """The compressor that these settings describe."""
+        """The compressor that these settings describe; kept, since it keeps its digest."""
         return Modulo(self.bits, self.theta, self.rounding)
 
     @property

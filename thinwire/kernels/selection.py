@@ -57,10 +57,13 @@ def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _top_blocks(x: Tensor, block: int, k: int, count: int) -> tuple[Tensor, Tensor]:
-    parts = [_top(part, k) for part in x.split(block)]  # splitting an empty vector gives one empty part
-    indices, values = torch.cat([part[0] for part in parts]).to(torch.int32), torch.cat([part[1] for part in parts])
-    assert indices.numel() == count
-    return indices, values
+    whole = x.numel() // block * block
+    rows, (rest, last) = x[:whole].view(-1, block), _top(x[whole:], k)
+    order = magnitudes(rows).sort(descending=True, stable=True).indices
+    indices = order[:, :k].sort().values
+    values = rows.gather(1, indices)
+    assert indices.numel() + rest.numel() == count
+    return torch.cat((indices.flatten(), rest)).to(torch.int32), torch.cat((values.flatten(), last))
 
 
 def block_entries(n: int, block: int, k: int) -> int:

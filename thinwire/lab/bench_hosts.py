@@ -41,6 +41,7 @@ from torch.optim import SGD, Optimizer
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
+from thinwire.engine.legal import can_go_into_forward
 from thinwire.engine.planner import ROUNDS
 from thinwire.lab import gpt2
 from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper, where
@@ -113,6 +114,7 @@ class Contestant:
     warmup: int = WARM
     period: int = 1  # steps from one exchange to the next
     at_rate: int = 1  # steps at the rate that are not timed
+    settle: Callable[[], None] | None = None  # where a step leaves to the next one what has not arrived: ends it
 
 
 @dataclass
@@ -158,6 +160,16 @@ def _planned(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]
         yield Contestant(steps(net, optimizer), wire.stats, method.sync.warmup, method.sync.every, at_rate=PLANNING)
 
 
+@contextmanager
+def _into_forward(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]:
+    """The same in small buckets, sent as they are needed, whose results may arrive in the next forward pass."""
+    method = replace(tw.method(text), overlap=tw.Overlap(bucket_mb=4, in_flight=2, into_forward="need"))
+    optimizer = optimizer_of(method, STEP, net.parameters())
+    with tw.attach(net, optimizer, method) as wire:
+        step, warm = steps(net, optimizer), method.sync.warmup
+        yield Contestant(step, wire.stats, warm, method.sync.every, at_rate=PLANNING, settle=wire.settle)
+
+
 BASELINES: dict[str, Build] = {
     "no communication": _alone,
     **{name: partial(_rival, wrap=wrap) for name, wrap in RIVALS.items()},
@@ -169,6 +181,8 @@ def bench(say: Say, job: Job) -> list[Row]:
     builds = BASELINES | {text: partial(attached, text=text) for text in job.methods}
     if job.planned:
         builds |= {f"{text}, planned": partial(_planned, text=text) for text in job.methods}
+        into = [text for text in job.methods if can_go_into_forward(tw.method(text))]
+        builds |= {f"{text}, into forward": partial(_into_forward, text=text) for text in into}
     measured = {name: _Measured() for name in builds}
     whole, steps = _work(job)
     for turn in range(job.turns):
@@ -208,9 +222,12 @@ def _turn(build: Build, whole: nn.Module, steps: Steps, job: Job, measured: _Mea
         (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
         fewest = math.ceil(FEWEST / job.turns)
         count = min(MOST, max(fewest, int(job.budget / job.turns / (longest * contestant.period))))
+        _settle(contestant)
         dist.barrier()
         bytes_before, before, cpu = transmitted(), contestant.stats(), time.process_time()
-        times = [sample(contestant) for _ in range(count)]
+        lead = contestant.settle is not None  # a first step, which has nothing to wait for, is not timed
+        times = [sample(contestant) for _ in range(count + lead)][lead:]
+        _settle(contestant)
         dist.barrier()  # now every host has received, so that every byte has been counted
         bytes_after, after, cpu = transmitted(), contestant.stats(), time.process_time() - cpu
         *slowest, busiest = over_ranks([*times, bytes_after - bytes_before], dist.ReduceOp.MAX)
@@ -218,7 +235,7 @@ def _turn(build: Build, whole: nn.Module, steps: Steps, job: Job, measured: _Mea
     measured.times += slowest
     measured.bytes += int(busiest)
     measured.cpu += cpu
-    measured.steps += count * contestant.period
+    measured.steps += (count + lead) * contestant.period
     for name in after:
         measured.spent[name] = measured.spent.get(name, 0.0) + after[name] - before[name]
 
@@ -230,9 +247,18 @@ def reshape(rate: str) -> None:
     dist.barrier()
 
 
+def _settle(contestant: Contestant) -> None:
+    if contestant.settle is not None:
+        contestant.settle()
+
+
 def sample(contestant: Contestant) -> float:
-    """Seconds per step on this rank, measured over one period."""
-    dist.barrier()
+    """Seconds per step on this rank, measured over one period.
+
+    Ranks start together, unless what a step left under way would arrive while they wait for each other.
+    """
+    if contestant.settle is None:
+        dist.barrier()
     start = time.perf_counter()
     for _ in range(contestant.period):
         contestant.step()

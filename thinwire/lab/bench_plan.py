@@ -15,33 +15,36 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
 from thinwire.lab.bench_hosts import BASELINES, FREE, Build, attached, over_ranks, reshape, sample
-from thinwire.lab.bench_step import batch, model, stepper
+from thinwire.lab.bench_step import batch, done, model, stepper, where
 from thinwire.lab.launch import Say
 from thinwire.lab.records import Row, quantiles
 from thinwire.planning import between
+from thinwire.planning.alone import LARGE
+from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
-from thinwire.planning.outlook import BASE, CLOSE, Setting
+from thinwire.planning.outlook import Setting, choose
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
 from thinwire.planning.rivals import RIVALS
+from thinwire.planning.script import Work
 
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
 PARAMS = 12 << 20
-FEWEST, MOST = 2, 10  # timed steps of a cell
+FEWEST, MOST = 3, 10  # timed steps of a cell
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 
 
@@ -55,6 +58,7 @@ class Job:
     budget: float
     batch: int = 1
     rivals: Sequence[str] = tuple(RIVALS)
+    device: str = "cpu"  # or cuda: all hosts share one GPU
 
     def check(self, hosts: Sequence[int]) -> None:
         """Raise a ValueError for settings that cannot be measured."""
@@ -80,48 +84,52 @@ def bench(say: Say, job: Job) -> list[Row]:
         if first:
             say(("measuring", text))
 
-    net = model(job.params)
+    net = model(job.params).to(job.device)
     settings, contestants = _forecasts(job, net, tell)
-    alone, _ = steps_of(batch(job.params, job.batch), None, None)(copy.deepcopy(net))
+    bare, _ = steps_of(batch(job.params, job.batch).to(job.device), None, None)(copy.deepcopy(net))
+    alone = done(bare, job.device)
     rows = []
     for one in contestants:
         if first:
             say(("steps", one.name))
-        now = median(between.slowest([_timed(alone) for _ in range(MOST)][1:]))
+        now = median(over_ranks([_timed(alone) for _ in range(MOST)][1:], dist.ReduceOp.MAX))
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
         for rate, times in _steps(build, net, job).items():
             rows.append(_row(one, settings[rate], rate, times, job) | {"computing_now_ms": 1e3 * now})
-        gc.collect()  # DDP is part of a cycle, and as large as the model
+        if job.params >= LARGE:
+            gc.collect()  # DDP is part of a cycle, and as large as the model
+        if job.device != "cpu":
+            torch.cuda.empty_cache()
     return rows
 
 
 def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant]]:
     """The setting at each rate, and the contestants, before any of them has taken a step."""
     n = dist.get_world_size()
-    group, other = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
+    lanes = [dist.new_group(backend="gloo") for _ in range(between.LANES)]
+    company = Company.of_group()
     reshape(FREE)
     tell("sockets")
-    sockets = between.sockets(group)
-    makes = steps_of(batch(job.params, job.batch), None, None)
-    profile = measured(net, makes, share=(os.cpu_count() or 1) / n, sockets=sockets, say=tell)
-    computing = profile.computing.slowest(between.slowest(profile.computing.steps))
-    rivals = [one for one in profile.rivals() if one.name in job.rivals]
-    contestants = [*rivals, *(profile.contestant(tw.method(text), n) for text in job.methods)]
+    sockets = between.sockets(lanes[0])
+    makes = steps_of(batch(job.params, job.batch).to(job.device), None, None)
+    profile = measured(net, makes, sockets=sockets, company=company, rivals=job.rivals, say=tell)
+    computing = profile.computing.slowest(company.slowest(profile.computing.steps))
+    contestants = [*profile.rivals(), *(profile.contestant(tw.method(text), n) for text in job.methods)]
     settings = {}
     for rate in job.rates:
         tell(f"the link at {rate}")
         reshape(rate)
-        link = between.link(group, other, sockets, bits_per_second(rate))
-        settings[rate] = Setting(n, link, computing, sockets, together=True)
+        link = between.link(lanes, sockets, bits_per_second(rate))
+        settings[rate] = Setting(n, link, computing, profile.sockets, together=True)
     return settings, contestants
 
 
 def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
     """Seconds of the slowest rank's steps, at each rate, the fastest first."""
-    x = batch(job.params, job.batch)
+    x = batch(job.params, job.batch).to(job.device)
     found = {}
     reshape(FREE)
-    with build(copy.deepcopy(net), lambda one, optimizer: stepper(one, x, optimizer)) as contestant:
+    with build(copy.deepcopy(net), lambda one, optimizer: done(stepper(one, x, optimizer), job.device)) as contestant:
         for _ in range(contestant.warmup):
             contestant.step()
         for rate in sorted(job.rates, key=bits_per_second, reverse=True):
@@ -147,6 +155,7 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
     link, predicted = setting.link, replays[1]
     return {
         "method": one.name,
+        **where(job.device),
         "hosts": setting.hosts,
         "rate": rate,
         "params": setting.computing.elements,
@@ -170,6 +179,12 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "queue_ms": 1e3 * link.queue,
         "goodput": link.goodput,
         "summed": link.share(summed=True),
+        "burst_kb": link.burst / 1e3,
+        "crowds": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.crowds),
+        "cores": max(
+            (part.cores for script in one.scripts for part in script.parts if isinstance(part, Work)), default=0.0
+        ),
+        "computing_cores": setting.computing.cores,
     }
 
 
@@ -195,8 +210,7 @@ def choices(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     found = []
     for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
         here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
-        first = min(here, key=lambda row: row["predicted_ms"])
-        base = next((row for row in here if row["method"] == BASE), first)
-        chosen = base if base["predicted_ms"] <= first["predicted_ms"] * (1 + CLOSE) else first
+        name = choose({row["method"]: (row["predicted_ms"], row["codec_ms"] + row["overhead_ms"]) for row in here})
+        chosen = next(row for row in here if row["method"] == name)
         found.append((chosen, min(here, key=lambda row: row["step_ms"])))
     return found

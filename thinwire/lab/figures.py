@@ -13,6 +13,7 @@ from statistics import fmean
 
 from thinwire.core.rates import bits_per_second
 from thinwire.lab import (
+    adaptive_table,
     bench_eta,
     bench_gpu,
     checksum_table,
@@ -339,6 +340,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "gpu-line": gpu_line,
     "rate": rate,
     "eta": eta,
+    **adaptive_table.TABLES,
     **checksum_table.TABLES,
     "race": lambda data: race_table.page(data / "race.csv"),
     "race-16": lambda data: race_table.page(data / "race-16.csv"),

@@ -46,6 +46,7 @@ class Course:
     pause: float = 0.01  # seconds that a local step takes beside its computation
     quorum: int = 2
     meeting: float = 5.0
+    device: str = "cpu"
     prepare: Callable[[int, int], None] = _nothing  # is told the replica and how often it had been started
 
 
@@ -191,6 +192,7 @@ def _live(number: int, life: int, lighthouse: str, course: Course, pipe: Connect
     torch.manual_seed(1000 * life + number)
     course.prepare(number, life)
     model = nn.Sequential(nn.Linear(course.width, course.width), nn.Tanh(), nn.Linear(course.width, 8))
+    model.to(course.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=course.lr, momentum=0.9)
     manager = torchft.manager(
         lighthouse,
@@ -207,10 +209,10 @@ def _live(number: int, life: int, lighthouse: str, course: Course, pipe: Connect
             if stats["rounds_taken"] != told:
                 told = int(stats["rounds_taken"])
                 anchor = wire.anchor()
-                data = b"".join(anchor[name].numpy().tobytes() for name in sorted(anchor))
+                data = b"".join(anchor[name].cpu().numpy().tobytes() for name in sorted(anchor))
                 figures = (int(stats[name]) for name in ("crew", "rounds_again", "healed"))
                 pipe.send((time.monotonic(), told, zlib.crc32(data), *figures))
-            x = torch.randn(16, course.width)
+            x = torch.randn(16, course.width, device=course.device)
             model(x).square().mean().backward()
             time.sleep(course.pause)
             phase.value = 2 if (stats["local_steps"] + 1) % course.method.sync.every == 0 else 1

@@ -31,6 +31,7 @@ class Wanted:
     name: str
     params: int = PARAMS
     batch: int | None = None
+    device: str = "cpu"  # or cuda, of a model that is built
     computing: str | None = None  # how long a step computes, where there are shapes alone
 
     @property
@@ -45,9 +46,12 @@ class Wanted:
                 raise ValueError("params and batch are positive numbers; write --params 8388608 --batch 4")
             if self.computing is not None:
                 raise ValueError(f"how long {self.name} computes is measured; leave --computing out")
+            check_device(self.device)
             return
         if self.name not in MODELS:
             raise ValueError(f"there is no model {self.name!r}; write --model {', '.join((*BUILT, *MODELS))}")
+        if self.device != "cpu":
+            raise ValueError(f"{self.name} is given by its shapes, whose codecs run on the CPU; leave --device out")
         if self.computing is None:
             raise ValueError(
                 f"{self.name} is given by its shapes; say how long a step computes: "
@@ -55,6 +59,14 @@ class Wanted:
             )
         if seconds(self.computing) <= 0:
             raise ValueError("a step takes time to compute; write --computing 300ms")
+
+
+def check_device(device: str) -> None:
+    """Raise a ValueError where there is no such device."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device}: write --device cpu or --device cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no GPU here; write --device cpu, or install torch with CUDA")
 
 
 def outlook(
@@ -66,9 +78,9 @@ def outlook(
 ) -> Outlook:
     """Measure on this machine, and replay; without a network it is measured, in the process group."""
     if wanted.built:
-        net = chain(wanted.params)
+        net = chain(wanted.params).to(wanted.device)
         batch = torch.randn(wanted.batch or BATCH, width(wanted.params), generator=torch.Generator().manual_seed(0))
-        return plan(net, batch, link=network, hosts=hosts, methods=methods, say=say)
+        return plan(net, batch.to(wanted.device), link=network, hosts=hosts, methods=methods, say=say)
     if network is None or hosts is None:
         raise ValueError("a model that is given by its shapes needs a link; write --hosts 16 --rate 1gbit")
     assert wanted.computing is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -10,17 +11,18 @@ from thinwire.lab.bench_plan import NEAR, choices, summary
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row, read
 
-FILE = "plan.csv"
-COMMAND = "thinwire bench plan"
-RECORDED = f"{COMMAND} --params 4194304 --budget 1"
-NONE = f"No rows yet: `{COMMAND} --save benchmarks/data/{FILE}` records them, as root."
+COMMANDS = {
+    "plan.csv": "thinwire bench plan --params 4194304 --budget 1",
+    "plan-gpu.csv": "thinwire bench plan --device cuda --params 16777216 --budget 1",
+}
+"""What records each file, as root."""
 
 
-def verdict(data: Path) -> str:
+def verdict(data: Path, file: str = "plan.csv") -> str:
     """How far off all forecasts are, rate by rate, and how good the recommendations are."""
-    rows = _rows(data)
+    rows = _rows(data / file)
     if not rows:
-        return NONE
+        return _none(file)
     told = summary(rows)
     body = []
     for rate in dict.fromkeys(row["rate"] for row in rows):
@@ -42,14 +44,14 @@ def verdict(data: Path) -> str:
         f"Computing took {told['computing_from']:.2f} to {told['computing_to']:.2f} times as long beside the cells "
         "as when it was measured."
     )
-    return f"{table(head, body)}\n\n{good}{where(rows[0], RECORDED)}"
+    return f"{table(head, body)}\n\n{good}{where(rows[0], COMMANDS[file])}"
 
 
-def cells(data: Path) -> str:
+def cells(data: Path, file: str = "plan.csv") -> str:
     """Every cell: forecast, measured, error."""
-    rows = _rows(data)
+    rows = _rows(data / file)
     if not rows:
-        return NONE
+        return _none(file)
     body = [
         [
             f"{row['hosts']}",
@@ -64,13 +66,21 @@ def cells(data: Path) -> str:
         for row in sorted(rows, key=lambda row: row["hosts"])
     ]
     head = ["hosts", "rate", "method", "forecast ms", "measured ms", "20% to 80%", "error", "binds"]
-    return table(head, body, left=3) + where(rows[0], RECORDED)
+    return table(head, body, left=3) + where(rows[0], COMMANDS[file])
 
 
-def _rows(data: Path) -> Sequence[Row]:
+def _rows(path: Path) -> Sequence[Row]:
     """Recorded where many hosts have cores of their own; none until then."""
-    path = data / FILE
     return read(path) if path.exists() else []
 
 
-TABLES: dict[str, Callable[[Path], str]] = {"plan": verdict, "plan-cells": cells}
+def _none(file: str) -> str:
+    return f"No rows yet: `{COMMANDS[file]} --save benchmarks/data/{file}` records them, as root."
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "plan": verdict,
+    "plan-cells": cells,
+    "plan-gpu": partial(verdict, file="plan-gpu.csv"),
+    "plan-gpu-cells": partial(cells, file="plan-gpu.csv"),
+}

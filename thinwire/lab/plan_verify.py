@@ -20,6 +20,7 @@ from thinwire.planning.outlook import BASE, Outlook
 from thinwire.planning.rivals import RIVALS
 
 BEST = 2
+BUDGET = 4.0  # seconds of timed steps of each
 
 
 def check(wanted: Wanted, *, together: bool) -> None:
@@ -31,17 +32,27 @@ def check(wanted: Wanted, *, together: bool) -> None:
     can_build()
 
 
-def verify(found: Outlook, wanted: Wanted, rate: str, hear: Callable[[Any], None] = lambda news: None) -> list[Row]:
+def verify(
+    found: Outlook,
+    wanted: Wanted,
+    rate: str,
+    hear: Callable[[Any], None] = lambda news: None,
+    budget: float = BUDGET,
+) -> list[Row]:
     """One row for each of them: forecast, measured, and by how much the forecast missed."""
     best = [row.method for row in found.rows[:BEST]]
     job = bench_plan.Job(
         [name for name in best if name not in RIVALS],
         wanted.params,
         [rate],
-        budget=4.0,
+        budget=budget,
         batch=wanted.batch or BATCH,
         rivals=[name for name in RIVALS if name in best or name == BASE],
+        device=wanted.device,
     )
+    gpu = wanted.device != "cpu"
     with Network(found.hosts, FREE) as network:
-        rows: list[Row] = launch(bench_plan.bench, found.hosts, job, timeout=3600.0, hear=hear, hosts=network)[0]
+        rows: list[Row] = launch(
+            bench_plan.bench, found.hosts, job, timeout=3600.0, hear=hear, hosts=network, gpu=gpu
+        )[0]
     return rows

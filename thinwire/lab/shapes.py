@@ -22,23 +22,33 @@ class Shapes(nn.Module):
     def __init__(self, name: str, batch: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.weights = nn.ParameterList()
-        self._inputs: list[Tensor | None] = []
-        for weight in MODELS[name]():
-            self.weights.append(nn.Parameter(0.1 * torch.randn(weight.shape, generator=generator)))
-            rows = _rows(weight, batch)
-            columns = weight.numel // weight.shape[0] if len(weight.shape) > 1 else weight.numel
-            self._inputs.append(torch.randn(rows, columns, generator=generator) if rows else None)
+        self.layers = nn.ModuleList(Layer(weight, batch, generator) for weight in MODELS[name]())
 
     def forward(self, x: Tensor) -> Tensor:
         """From one number to one number, which the weights of all layers have a part in."""
-        for weight, own in zip(self.weights, self._inputs, strict=True):
-            if own is None:
-                x = x + 0.1 * weight.mean()
-            else:
-                matrix = weight.view(len(weight), -1) if weight.dim() > 1 else weight.view(1, -1)
-                x = x + 0.1 * ((own * x) @ matrix.t()).mean()
+        for layer in self.layers:
+            x = layer(x)
         return x
+
+
+@final
+class Layer(nn.Module):
+    """One tensor of the model and what is computed with it: a module, since modules wait for parameters."""
+
+    def __init__(self, weight: Weight, batch: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.1 * torch.randn(weight.shape, generator=generator))
+        rows = _rows(weight, batch)
+        columns = weight.numel // weight.shape[0] if len(weight.shape) > 1 else weight.numel
+        self._input = torch.randn(rows, columns, generator=generator) if rows else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From one number to the next."""
+        weight = self.weight
+        if self._input is None:
+            return x + 0.1 * weight.mean()
+        matrix = weight.view(len(weight), -1) if weight.dim() > 1 else weight.view(1, -1)
+        return x + 0.1 * ((self._input * x) @ matrix.t()).mean()
 
 
 def _rows(weight: Weight, batch: int) -> int:

@@ -4,6 +4,7 @@ from thinwire.methods.ad_admm import ad_admm
 from thinwire.methods.ad_psgd import ad_psgd
 from thinwire.methods.ada_lupa import ada_lupa
 from thinwire.methods.adacomm import adacomm
+from thinwire.methods.adaptive import adaptive
 from thinwire.methods.asgd import asgd
 from thinwire.methods.asylpg import asylpg
 from thinwire.methods.async_admm import async_admm
@@ -43,6 +44,7 @@ from thinwire.methods.gtopk import gtopk
 from thinwire.methods.int4 import int4
 from thinwire.methods.int8 import int8
 from thinwire.methods.lag import lag
+from thinwire.methods.lags import lags
 from thinwire.methods.laq import laq
 from thinwire.methods.local_sgd import local_sgd
 from thinwire.methods.majority_vote import majority_vote
@@ -94,6 +96,7 @@ __all__ = [
     "ad_psgd",
     "ada_lupa",
     "adacomm",
+    "adaptive",
     "asgd",
     "asylpg",
     "async_admm",
@@ -133,6 +136,7 @@ __all__ = [
     "int4",
     "int8",
     "lag",
+    "lags",
     "laq",
     "local_sgd",
     "majority_vote",

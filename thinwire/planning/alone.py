@@ -1,7 +1,8 @@
-"""Alone: what DDP, its hooks and the engine cost one rank that has nobody to talk to.
+"""Alone: what DDP, its hooks and the engine cost one rank besides sending.
 
 Each wraps a copy of the model in a process group of this rank alone, where sums take no time, and takes turns with a
-model that nothing wraps. The difference is what it computes and copies besides training.
+model that nothing wraps. The difference is what it computes and copies besides training. Ranks that share a machine
+do so in step: each step starts when all of them are there, sums wait for all of them, and the slowest counts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING
@@ -18,16 +19,20 @@ import torch.distributed as dist
 
 from thinwire.engine.attach import attach
 from thinwire.methods.sgd import sgd
+from thinwire.planning.beat import Beat
+from thinwire.planning.company import Company
 from thinwire.planning.rivals import RIVALS
 
 if TYPE_CHECKING:
     from torch import nn
 
     from thinwire.planning.computing import Makes, Step
+    from thinwire.planning.rivals import Wrap
 
 WARM, TURNS, BLOCK = 4, 4, 3  # PowerSGD begins with the third step
+LARGE = 1 << 18  # parameters of a model whose copies are worth looking for
 ENGINE = "engine"  # of thinwire, with a method that does not compress
-Build = Callable[["nn.Module", "Makes", dist.ProcessGroup], AbstractContextManager["Step"]]
+Build = Callable[["nn.Module", "Makes", dist.ProcessGroup, "Beat | None"], AbstractContextManager["Step"]]
 
 
 @contextmanager
@@ -45,46 +50,56 @@ def own_group() -> Iterator[dist.ProcessGroup]:
         dist.destroy_process_group()
 
 
-def overheads(model: nn.Module, makes: Makes) -> dict[str, float]:
-    """Seconds per step that each of DDP's ways, and the engine, add to a step without communication."""
-    builds: dict[str, Build] = {name: _wrapped(rival.wrap) for name, rival in RIVALS.items()}
+def overheads(
+    model: nn.Module, makes: Makes, company: Company, rivals: Sequence[str] = tuple(RIVALS)
+) -> dict[str, float]:
+    """Seconds per step that some of DDP's ways, and the engine, add to a step without communication."""
+    builds: dict[str, Build] = {name: _wrapped(RIVALS[name].wrap) for name in rivals}
     builds[ENGINE] = _attached
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())  # futures of gloo's sums know of no GPU
+    large = sum(p.numel() for p in model.parameters()) >= LARGE
     found = {}
     with own_group() as group:
         bare, _ = makes(copy.deepcopy(model))
         for name, build in builds.items():
-            with build(copy.deepcopy(model), makes, group) as step:
-                found[name] = max(0.0, _difference(bare, step))
-            gc.collect()  # DDP is part of a cycle, and as large as the model
+            beat = Beat(company.mates) if company.mates is not None and on_cpu else None
+            with build(copy.deepcopy(model), makes, group, beat) as step:
+                found[name] = max(0.0, _difference(bare, step, beat, company))
+            if large:
+                gc.collect()  # DDP is part of a cycle, and as large as the model
     return found
 
 
-def _wrapped(wrap: Callable[[nn.Module, dist.ProcessGroup], nn.Module]) -> Build:
+def _wrapped(wrap: Wrap) -> Build:
     @contextmanager
-    def build(net: nn.Module, makes: Makes, group: dist.ProcessGroup) -> Iterator[Step]:
-        step, _ = makes(wrap(net, group))
+    def build(net: nn.Module, makes: Makes, group: dist.ProcessGroup, beat: Beat | None) -> Iterator[Step]:
+        step, _ = makes(wrap(net, group, beat))
         yield step
 
     return build
 
 
 @contextmanager
-def _attached(net: nn.Module, makes: Makes, group: dist.ProcessGroup) -> Iterator[Step]:
+def _attached(net: nn.Module, makes: Makes, group: dist.ProcessGroup, beat: Beat | None) -> Iterator[Step]:
     step, optimizer = makes(net)
     with attach(net, optimizer, sgd(), process_group=group):
         yield step
 
 
-def _difference(one: Step, other: Step) -> float:
-    """How much longer the other step takes."""
+def _difference(one: Step, other: Step, beat: Beat | None, company: Company) -> float:
+    """How much longer the other step takes, the beats themselves apart; of each step the slowest rank counts."""
     times: dict[Step, list[float]] = {one: [], other: []}
     for step in times:
         for _ in range(WARM):
             step()
+    before = beat.beats if beat is not None else 0
     for _ in range(TURNS):
         for step, taken in times.items():
             for _ in range(BLOCK):
+                company.in_step()
                 start = time.perf_counter()
                 step()
                 taken.append(time.perf_counter() - start)
-    return median(times[other]) - median(times[one])
+    waits = 0.0 if beat is None else (beat.beats - before) / (TURNS * BLOCK) * beat.seconds()
+    longer, shorter = (median(company.slowest(times[step])) for step in (other, one))
+    return longer - shorter - waits

@@ -1,9 +1,16 @@
 """Between: measure the link and the sockets between the ranks of a process group, in which all ranks call this.
 
 Sums go through gloo's all-reduce, and messages through the driver that the engine uses. Small ones say what a round
-takes, large ones what a byte takes. On a link that is not the bottleneck, that is what hosts pay (`sockets`); with
-these known, large ones on the link itself give its rate, and small ones that travel beside large ones the time in its
-queue (`link`). The slowest rank counts.
+takes, large ones what a byte takes. On a link that is not the bottleneck, that is what hosts pay (`sockets`). With
+these known, messages on the link itself tell about it (`link`):
+
+    rate      of messages that take long
+    queue     how long small messages wait that travel beside large ones
+    burst     what passes at once after a rest: a message of s bytes takes (s - burst) / rate, and that much less
+    crowds    what part of the rate is left for data where several lanes send to everybody at once, by size: queues
+              overflow, and a connection that has lost its last packets waits before it sends them again
+
+The slowest rank counts.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -24,10 +32,18 @@ from thinwire.core.rates import HIGHEST
 from thinwire.planning.link import HEADERS, Cost, Link, Sockets
 from thinwire.planning.script import Ask
 
-SMALL, LARGE = 16, 4 << 20  # elements of a sum
+SMALL, LARGE = 16, 16 << 20  # elements of a small sum, bytes of a large one
+ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not be so large
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
+LANES = 4  # groups that send at the same time
+RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
+SHORT, BRIEF = 1 << 16, 0.03  # bytes of a message that is made longer until it takes so many seconds
+TINY, TIMES, STEPS = 1 << 16, 4, 4  # bytes per lane of a crowd's first message, how it grows, and how often
+CROWDS, LONG = 5, 1.5  # crowds of each size, and seconds that one may take
 LEAST = 0.3  # seconds that a large message takes, so that what the network takes in at once does not count
+NOISE = 0.02  # of a message: a burst that is smaller is none
+FLOOR = 0.2  # of the rate, at least, is left for data
 WORST = 0.75  # of a rate that is known: what is below was slowed down by something else than the link
 TIGHT = 0.8  # of the hosts' own speed: what is faster than that was not slowed down by the link
 
@@ -45,33 +61,94 @@ def sockets(group: dist.ProcessGroup) -> Sockets:
     return Sockets(
         ring=_cost(driver, Ask("ring", 1, 4), n, group),
         ring16=_cost(driver, Ask("ring", 1, 2), n, group),
+        half=_cost(driver, Ask("ring", 1, 2, half=True), n, group),
         trade=_cost(driver, Ask("scatter", 1), n, group),
     )
 
 
-def link(group: dist.ProcessGroup, other: dist.ProcessGroup, known: Sockets, rate: float | None = None) -> Link:
+def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None = None) -> Link:
     """The link as data sees it. With a `rate` that is known, what it lacks in data is headers and losses.
 
-    `other` is a second group of the same ranks, for what travels at the same time.
+    `lanes` are `LANES` groups of the same ranks, for what travels at the same time.
     """
-    driver, beside, n = _driver(group), _driver(other), dist.get_world_size(group)
+    group, drivers, n = lanes[0], [_driver(one) for one in lanes], dist.get_world_size(lanes[0])
+    driver = drivers[0]
     ping = _times(driver, Ask("ring", SMALL * 4), n, PINGS, group, best=True)
     latency = max(0.0, ping.wall / (2 * (n - 1)) - known.ring.round)
     trade, bulk = _long(driver, Ask("scatter", FIRST), n, group)
     speed = trade.sent(n) / bulk.wall
-    queue = max(0.0, _loaded(driver, beside, trade, n, group) - known.ring.round - latency)
-    free = speed * known.trade.byte > TIGHT
-    if rate is None:
-        return Link(HIGHEST, latency) if free else Link(8 * speed / HEADERS, latency, queue)
+    if speed * known.trade.byte > TIGHT:  # the link is faster than the hosts
+        found = Link(HIGHEST if rate is None else rate, latency)
+    else:
+        queue = max(0.0, _loaded(driver, drivers[1], trade, n, group) - known.ring.round - latency)
+        good = HEADERS if rate is None else _part(speed, rate, bulk.wall)
+        found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
+        burst = _burst(driver, found, known, n, group)
+        found = replace(found, burst=burst, crowds=_crowds(drivers, replace(found, burst=burst), n, group))
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
-    return Link(
-        rate,
-        latency,
-        0.0 if free else queue,
-        HEADERS if free else _part(speed, rate, bulk.wall),
-        HEADERS if around * known.ring.byte > TIGHT else _part(around, rate, whole.wall),
-    )
+    free = around * known.ring.byte > TIGHT or found.rate == HIGHEST
+    return replace(found, summed=HEADERS if free else _part(around, found.rate, whole.wall))
+
+
+def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.ProcessGroup) -> float:
+    """Bytes, headers included, that pass at once after a rest; 0 where what was saved is too little to tell."""
+    size = SHORT
+    while _rested(driver, Ask("scatter", size), n, group, 1) < BRIEF and size < MOST:
+        size *= 2
+    ask = Ask("scatter", size)
+    taken = _rested(driver, ask, n, group, RESTED)
+    carried = max(0.0, taken - known.trade.round - link.latency) * link.bytes_per_second
+    saved = (ask.sent(n) - carried) * link.rate / 8 / link.bytes_per_second
+    return saved if saved > NOISE * ask.sent(n) else 0.0
+
+
+def _rested(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times: int) -> float:
+    """Seconds of a request after a pause: the median, of the slowest rank."""
+    walls, request = [], _ready(driver, ask, n)
+    for _ in range(times):
+        _rest(group)
+        start = time.perf_counter()
+        request()
+        walls.append(time.perf_counter() - start)
+    return _largest(median(walls), group)
+
+
+def _crowds(
+    drivers: Sequence[Processes], link: Link, n: int, group: dist.ProcessGroup
+) -> tuple[tuple[float, float], ...]:
+    """By the bytes that a rank sends in one lane: the part of the rate that carries data while all lanes send."""
+    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(CROWDS))
+    found = []
+    for step in range(STEPS):
+        ask = Ask("scatter", TINY * TIMES**step)
+        every = LANES * ask.sent(n)
+        if every / link.bytes_per_second > LONG:
+            break
+        expected = every / link.bytes_per_second - link.burst / (link.rate / 8)
+        if expected > first:  # what is shorter says nothing about the link
+            taken = median(_crowd(drivers, ask, n, group) for _ in range(CROWDS)) - first
+            found.append((ask.sent(n), link.goodput * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
+    return tuple(found)
+
+
+def _crowd(drivers: Sequence[Processes], ask: Ask, n: int, group: dist.ProcessGroup) -> float:
+    """Seconds until the last of all lanes has ended, on the slowest rank."""
+    threads = [threading.Thread(target=_ready(driver, ask, n)) for driver in drivers]
+    _rest(group)
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _largest(time.perf_counter() - start, group)
+
+
+def _rest(group: dist.ProcessGroup) -> None:
+    """Leave the link alone for a while, and start together."""
+    dist.barrier(group)
+    time.sleep(PAUSE)
+    dist.barrier(group)
 
 
 def _part(speed: float, rate: float, taken: float) -> float:
@@ -96,27 +173,29 @@ def _long(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> tupl
 def _loaded(driver: Processes, beside: Processes, ask: Ask, n: int, group: dist.ProcessGroup) -> float:
     """Seconds of a round of small messages while large ones are under way."""
     went: list[float] = []
+    large, small = _ready(driver, ask, n), _ready(beside, Ask("ring", SMALL * 4), n)
     dist.barrier(group)
-    thread = threading.Thread(target=_twice, args=(driver, ask, n))
+    thread = threading.Thread(target=_twice, args=(large,))
     thread.start()
     for _ in range(LOADED):  # equally many on all ranks, whatever their clocks say
         start = time.perf_counter()
-        _run(beside, Ask("ring", SMALL * 4), n)
+        small()
         went.append((time.perf_counter() - start) / (2 * (n - 1)))
     thread.join()
     return _largest(median(went), group)
 
 
-def _twice(driver: Processes, ask: Ask, n: int) -> None:
-    for _ in range(2):
-        _run(driver, ask, n)
+def _twice(request: Callable[[], None]) -> None:
+    request()
+    request()
 
 
 def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cost:
-    small, large = kind._replace(size=SMALL * kind.width), kind._replace(size=LARGE * 4)
+    small, large = kind._replace(size=SMALL * kind.width), kind._replace(size=FIRST)
     _times(driver, small, n, PINGS, group)
     ping = _times(driver, small, n, PINGS, group)
-    _times(driver, large, n, 1, group)
+    while _times(driver, large, n, 1, group).wall < ENOUGH and large.size < LARGE:
+        large = large._replace(size=4 * large.size)
     bulk = _times(driver, large, n, BULKS, group)
     sent, per_round = large.sent(n), ping.wall / small.rounds(n)
     byte = max(0.0, bulk.wall - large.rounds(n) * per_round) / sent
@@ -125,43 +204,49 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
 
 def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup, *, best: bool = False) -> Taken:
     """The median of several requests, or the best of them, of the slowest rank."""
-    walls = []
+    walls, request = [], _ready(driver, ask, n)
     dist.barrier(group)
     cpu = time.process_time()
     for _ in range(times):
         start = time.perf_counter()
-        _run(driver, ask, n)
+        request()
         walls.append(time.perf_counter() - start)
     cpu = (time.process_time() - cpu) / times
     return Taken(_largest(min(walls) if best else median(walls), group), _largest(cpu, group))
 
 
-def _run(driver: Processes, ask: Ask, n: int) -> None:
-    driver.run(_REQUESTS[ask.kind](driver.comm, ask, n))
+def _ready(driver: Processes, ask: Ask, n: int) -> Callable[[], None]:
+    """What makes a request, over and over, of memory that is there already, as gradients are."""
+    make = _REQUESTS[ask.kind](ask, n)
+    return lambda: driver.run(make(driver.comm))
 
 
-async def _sum(comm: Comm, ask: Ask, n: int) -> None:
-    kind = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32}[ask.width]
-    await comm.all_reduce(torch.zeros(math.ceil(ask.size / ask.width), dtype=kind))
+def _sum(ask: Ask, n: int) -> Request:
+    kind = torch.float16 if ask.half else KINDS[ask.width]
+    x = torch.zeros(math.ceil(ask.size / ask.width), dtype=kind)
+
+    async def request(comm: Comm) -> None:
+        await comm.all_reduce(x)
+
+    return request
 
 
-async def _scatter(comm: Comm, ask: Ask, n: int) -> None:
+def _scatter(ask: Ask, n: int) -> Request:
     each = torch.zeros(max(1, int(ask.size) // n), dtype=torch.uint8)
-    await comm.all_to_all([each] * n, sizes=(each.numel(),) * n)
+
+    async def request(comm: Comm) -> None:
+        await comm.all_to_all([each] * n, sizes=(each.numel(),) * n)
+
+    return request
 
 
-_REQUESTS: dict[str, Callable[[Comm, Ask, int], Coroutine[Any, Any, None]]] = {"ring": _sum, "scatter": _scatter}
+Request = Callable[[Comm], Coroutine[Any, Any, None]]
+KINDS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32}
+_REQUESTS: dict[str, Callable[[Ask, int], Request]] = {"ring": _sum, "scatter": _scatter}
 
 
 def _driver(group: dist.ProcessGroup) -> Processes:
     return Processes({tuple(range(dist.get_world_size(group))): group})
-
-
-def slowest(times: Sequence[float]) -> list[float]:
-    """Of every step, the time of the rank that took longest."""
-    found = torch.tensor(list(times), dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return [float(one) for one in found]
 
 
 def _largest(value: float, group: dist.ProcessGroup) -> float:

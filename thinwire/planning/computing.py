@@ -1,7 +1,7 @@
 """Computing: how long a step takes without communication, and when in it each gradient is complete.
 
 The model trains on one batch, on this machine, a few steps long. Hooks note when autograd has completed each
-gradient; all times are medians, counted from the start of the step.
+gradient, in the time of the device that computes it; all times are medians, counted from the start of the step.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from thinwire.engine.plan import Item
+    from thinwire.planning.company import Company
+    from thinwire.planning.device import Device
 
 WARM = 3  # steps that are not timed
 STEPS = 15
@@ -67,27 +69,31 @@ class Computing:
         return sum(item.numel for item in self.items)
 
 
-def measure(model: nn.Module, makes: Makes, *, share: float, steps: int = STEPS) -> Computing:
-    """Train `model`, which is changed by it, and watch."""
+def measure(model: nn.Module, makes: Makes, *, company: Company, device: Device, steps: int = STEPS) -> Computing:
+    """Train `model`, which is changed by it, and watch. Ranks on one machine take their steps at the same time.
+
+    A step of `makes` ends when its work is done; moments in it are read after that.
+    """
     step, optimizer = makes(model)
     members = trained(model, optimizer)
-    ready: dict[int, list[float]] = {id(one.parameter): [] for one in members}
-    ends: list[float] = []
-    begun = [0.0]
-    hooks = [_watch(one, ready[id(one.parameter)], begun) for one in members]
-    hooks.append(optimizer.register_step_pre_hook(lambda *_: ends.append(time.perf_counter() - begun[0])))
-    times = []
+    last: dict[int, Any] = {}  # moments of the step under way, by parameter; the end of backward is at 0
+    hooks = [_watch(one, last, device) for one in members]
+    hooks.append(optimizer.register_step_pre_hook(lambda *_: last.__setitem__(0, device.moment())))
+    ready: dict[int, list[float]] = {0: [], **{id(one.parameter): [] for one in members}}
+    times, busy = [], 0.0
     try:
-        for _ in range(WARM):
+        for number in range(WARM + steps):
+            last.clear()
+            company.in_step()
+            start, wall, cpu = device.moment(), time.perf_counter(), time.process_time()
             step()
-        for heard in (*ready.values(), ends):
-            heard.clear()
-        cpu = time.process_time()
-        for _ in range(steps):
-            begun[0] = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - begun[0])
-        cpu = time.process_time() - cpu
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            if number < WARM:
+                continue
+            times.append(wall)
+            busy += cpu
+            for which, moment in last.items():
+                ready[which].append(device.between(start, moment))
     finally:
         for hook in hooks:
             hook.remove()
@@ -96,14 +102,16 @@ def measure(model: nn.Module, makes: Makes, *, share: float, steps: int = STEPS)
         raise ValueError(
             f"{unused[0]} got no gradient from the sample batch; freeze it, or give a batch that uses it"
         )
-    end = median(ends)
-    found = tuple(min(end, median(ready[id(one.parameter)])) for one in members)
-    cores = min(max(cpu / sum(times), 0.05), max(share, 0.05))
+    share = device.share(company)
+    end = min(median(ready[0]), median(times))
+    found = tuple(min(end, max(0.0, median(ready[id(one.parameter)]))) for one in members)
+    cores = min(max(device.cores(busy / sum(times)), 0.05), max(share, 0.05))
     return Computing(tuple(one.item for one in members), found, end, tuple(times), cores, share)
 
 
-def _watch(one: Trained, heard: list[float], begun: Sequence[float]) -> Any:
-    return one.parameter.register_post_accumulate_grad_hook(lambda _: heard.append(time.perf_counter() - begun[0]))
+def _watch(one: Trained, last: dict[int, Any], device: Device) -> Any:
+    which = id(one.parameter)
+    return one.parameter.register_post_accumulate_grad_hook(lambda _: last.__setitem__(which, device.moment()))
 
 
 def gradients(model: nn.Module, items: Sequence[Item]) -> dict[str, torch.Tensor]:

@@ -59,18 +59,31 @@ class Contestant:
         ]
 
     @property
+    def scripts(self) -> list[Script]:
+        """All pieces of work of an exchange."""
+        return [script for one in self.sendings for script in one.scripts]
+
+    @property
     def codec(self) -> float:
         """Seconds of encoding and decoding per step, if nothing else runs."""
         return sum(script.seconds for one in self.sendings for script in one.scripts) / self.every
+
+    @property
+    def busy(self) -> float:
+        """Seconds per step that the processor spends on something else than training, if nothing else runs."""
+        return self.codec + self.overhead
 
     @property
     def steps(self) -> int:
         """Steps that one `Mark` stands for."""
         return self.every
 
-    def acts(self, computing: Computing, slower: float = 1.0) -> list[Act]:
-        """Some steps of the training loop, the last of which is like all that follow."""
-        times = self.late + 2 if self.late else 1
+    def acts(self, computing: Computing, slower: float = 1.0, *, again: bool = False) -> list[Act]:
+        """Some steps of the training loop, the last of which is like all that follow.
+
+        One is enough where nothing is left over from the step before; with `again` there are two at least.
+        """
+        times = self.late + 2 if self.late else 1 + again
         one = self._after_steps(computing, slower) if self.models else self._during_backward(computing, slower)
         return one * times
 

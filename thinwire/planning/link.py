@@ -1,8 +1,10 @@
 """Link: what lies between the hosts, and Sockets: what it costs a host to use it.
 
 A link has a rate, a latency one way, and a queue in which messages wait while it is full. Headers take a part of the
-rate. What a host pays besides is a time per round of messages, and processor time per byte: it copies,
-and where numbers are summed it adds. Both bound what even an infinitely fast link would give.
+rate, and where many connections begin at once, so do packets that are dropped and sent again. Some links let a burst
+through faster than their rate, and save up for the next one while they are idle. What a host pays besides is a time
+per round of messages, and processor time per byte: it copies, and where numbers are summed it adds. Both bound what
+even an infinitely fast link would give.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -39,8 +43,12 @@ class Link:
     summed: float | None = (
         None  # the same for sums, in which every message waits for another; as `goodput` unless given
     )
+    burst: float = 0.0  # bytes that pass at once after a time of rest
+    crowds: tuple[tuple[float, float], ...] = ()  # (bytes that a rank sends, goodput) where all lanes send at once
 
     def __post_init__(self) -> None:
+        if not 0 <= self.burst < math.inf or any(not 0 < part <= 1 for _, part in self.crowds):
+            raise ValueError(f"{self}: a burst is not negative, and crowds get a part of the rate")
         if not 0 < self.rate < math.inf or not 0 <= self.latency < math.inf or not 0 < self.goodput <= 1:
             raise ValueError(f'{self}: write Link.of("1gbit", "1ms")')
 
@@ -57,9 +65,13 @@ class Link:
         """Of data."""
         return self.rate / 8 * self.goodput
 
-    def share(self, summed: bool) -> float:
-        """The part of the rate that carries data, of sums or of other messages."""
-        return self.summed if summed and self.summed is not None else self.goodput
+    def share(self, summed: bool, sent: float = math.inf) -> float:
+        """The part of the rate that carries data, of sums or of messages of which a rank sends so many bytes."""
+        if summed:
+            return self.summed if self.summed is not None else self.goodput
+        if not self.crowds or sent <= 0:
+            return self.goodput
+        return min(self.goodput, _between(self.crowds, sent))
 
     def __str__(self) -> str:
         return f"{self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms"
@@ -85,12 +97,23 @@ class Sockets:
     """What each way to send costs a host on a link that is infinitely fast."""
 
     ring: Cost = field(default_factory=Cost)  # sums of float32
-    ring16: Cost = field(default_factory=Cost)  # sums of 16-bit numbers
+    ring16: Cost = field(default_factory=Cost)  # sums of bfloat16
     trade: Cost = field(default_factory=Cost)  # messages to peers
+    half: Cost = field(default_factory=Cost)  # sums of float16, which is added in another way
 
 
 FREE = Sockets()
 """A host whose network costs it nothing."""
+
+
+def _between(points: Sequence[tuple[float, float]], x: float) -> float:
+    """On the line between two points, in the logarithm of x; the value at an end beyond it."""
+    if x <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * math.log(x / x0) / math.log(x1 / x0)
+    return points[-1][1]
 
 
 def loopback() -> Sockets:
@@ -106,10 +129,11 @@ def loopback() -> Sockets:
                 hop, _ = _timed(near, far, SMALL, PINGS)
                 bulk, cpu = _timed(near, far, LARGE, BULKS)
     byte, cpu = bulk / LARGE, cpu / LARGE  # both ends are here, as every host sends and receives
-    adds = {kind: _addition(kind) for kind in (torch.float32, torch.bfloat16)}
+    adds = {kind: _addition(kind) for kind in (torch.float32, torch.bfloat16, torch.float16)}
     return Sockets(
         ring=Cost(hop, byte + adds[torch.float32] / 2, cpu + adds[torch.float32] / 2),
         ring16=Cost(hop, byte + adds[torch.bfloat16] / 2, cpu + adds[torch.bfloat16] / 2),
+        half=Cost(hop, byte + adds[torch.float16] / 2, cpu + adds[torch.float16] / 2),
         trade=Cost(hop, byte, cpu),
     )
 

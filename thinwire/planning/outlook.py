@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
-CLOSE = 0.03  # of the step: a method that wins by less than that is not worth its error
+CLOSE = 0.05  # of the step: forecasts that differ by less than that are equal
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
@@ -45,6 +45,7 @@ class Row:
     sent_bytes: int  # per rank and step
     memory_bytes: int  # per rank, kept between steps
     codec_ms: float
+    busy_ms: float  # all that the processor does besides training: codecs, copies, casts
     speedup: float  # over DDP in float32
 
 
@@ -58,6 +59,7 @@ class Setting:
     computing: Computing
     sockets: Sockets
     together: bool = False  # whether the measured steps are those of the slowest of all ranks already
+    here: int = 1  # ranks that share this machine
 
     def __post_init__(self) -> None:
         if self.hosts < 2:
@@ -70,7 +72,7 @@ class Setting:
     def replay(self, one: Contestant, slower: float = 1.0) -> Replayed:
         """A contestant's steps here."""
         place = Place(self.hosts, self.link, self.sockets, self.computing.share, one.lanes, one.beside, one.disturbed)
-        return replay(one.acts(self.computing, slower), place)
+        return replay(one.acts(self.computing, slower, again=self.link.burst > 0), place)
 
     def seconds(self, one: Contestant, slower: float = 1.0) -> float:
         """Of a step."""
@@ -97,6 +99,7 @@ class Outlook:
     computing_ms: float
     parameters: int
     curves: dict[str, tuple[tuple[float, float], ...]]  # (bits per second, milliseconds) by method
+    here: int = 1  # ranks that shared the machine that measured
 
     def row(self, method: str) -> Row:
         """The row of a method."""
@@ -106,8 +109,9 @@ class Outlook:
     def title(self) -> str:
         """What it is about."""
         link = pays(self.rate) if self.rate < HIGHEST else "a link that is faster than they are"
+        shared = f", {self.here} of them on this machine" if self.here > 1 else ""
         return (
-            f"{self.hosts} hosts, {link}, {1e3 * self.latency:.3g} ms one way; "
+            f"{self.hosts} hosts{shared}, {link}, {1e3 * self.latency:.3g} ms one way; "
             f"{self.parameters:,} parameters, {self.computing_ms:,.1f} ms of computing per step."
         )
 
@@ -167,6 +171,7 @@ def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
                 round(one.sent(setting.hosts)),
                 one.memory,
                 1e3 * one.codec,
+                1e3 * one.busy,
                 times[BASE][1] / times[one.name][1],
             )
         )
@@ -182,6 +187,7 @@ def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
         1e3 * setting.computing.step,
         setting.computing.elements,
         {one.name: _curve(setting, one) for one in contestants},
+        setting.here,
     )
 
 
@@ -203,19 +209,33 @@ def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | N
     return math.exp(low)
 
 
+def choose(forecasts: Mapping[str, tuple[float, float]]) -> str:
+    """The method to take, of the times of their steps and what the processor does in them besides training.
+
+    What the link takes was measured on the link, and stays so; what the processor takes depends on what else runs on
+    the machine. Of forecasts that are as good as equal, the one counts that asks least of the processor.
+    """
+    fastest = min(step for step, _ in forecasts.values())
+    near = [name for name, (step, _) in forecasts.items() if step <= fastest * (1 + CLOSE)]
+    return min(near, key=lambda name: (forecasts[name][1], forecasts[name][0]))
+
+
 def recommend(rows: Sequence[Row]) -> tuple[str, str]:
-    """The fastest, unless DDP in float32 is as fast; and why."""
-    first = min(rows, key=lambda row: row.step_ms)
+    """What `choose` says, and why."""
+    chosen = choose({row.method: (row.step_ms, row.busy_ms) for row in rows})
+    first, one = min(rows, key=lambda row: row.step_ms), next(row for row in rows if row.method == chosen)
     base = next((row for row in rows if row.method == BASE), first)
-    if base.step_ms <= first.step_ms * (1 + CLOSE):
+    if one is base:
         why = f"{_NAMED[base.binds]} binds its step, and no method is more than {CLOSE:.0%} faster; nothing is lost."
-        return base.method, why
-    less = base.sent_bytes / max(1, first.sent_bytes)
+        return chosen, why
+    less = base.sent_bytes / max(1, one.sent_bytes)
     why = (
         f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
-        f"it takes {first.step_ms:,.1f} ms, and {_BOUND[first.binds]}"
+        f"it takes {one.step_ms:,.1f} ms, and {_BOUND[one.binds]}"
     )
-    return first.method, why
+    if one is not first:
+        why += f" {first.method} is forecast to take {first.step_ms:,.1f} ms, but asks more of the processor."
+    return chosen, why
 
 
 _NAMED = {"computing": "computing", "link": "the link", "processor": "the processor", "latency": "latency"}

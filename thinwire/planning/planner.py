@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,9 @@ from thinwire.core.by_id import method as by_id
 from thinwire.core.method import Method
 from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
+from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
-from thinwire.planning.link import Link, Sockets, loopback
+from thinwire.planning.link import Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
 
@@ -69,17 +69,17 @@ def plan(
         raise ValueError(
             'no process group is initialised whose link could be measured; write link=tw.Network("1gbit", "1ms")'
         )
-    _check_device(model)
     if many:
         say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
-    found, sockets = _link(link, say)
-    share = (os.cpu_count() or 1) / _ranks_here()
-    profile = measured(model, makes, share=share, sockets=sockets, say=say)
+    company = Company.of_group() if many else Company()
+    found, sockets = _link(link, company, say)
+    profile = measured(model, makes, sockets=sockets, company=company, say=say)
     together = many and hosts == dist.get_world_size()
     if together:
-        profile.computing = profile.computing.slowest(between.slowest(profile.computing.steps))
-    return outlook_of(profile, Setting(hosts, found, profile.computing, sockets, together=together), known)
+        profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
+    setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
+    return outlook_of(profile, setting, known)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
@@ -122,18 +122,25 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
     return makes
 
 
-def _link(link: Network | str | None, say: Say) -> tuple[Link, Sockets]:
+def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link, Sockets]:
     """The link and what it costs a host: measured where there are hosts, otherwise what is said of it."""
     if link is None:
         say("the link")
-        group = dist.new_group(backend="gloo")
-        known = between.sockets(group)
-        return between.link(group, dist.new_group(backend="gloo"), known), known
+        lanes = [dist.new_group(backend="gloo") for _ in range(between.LANES)]
+        known = _slowest(loopback(), company)  # between the hosts, it could not be told from what the link takes
+        return between.link(lanes, known), known
     network = Network(link) if isinstance(link, str) else link
     if not isinstance(network, Network):
         raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
     say("sockets")
     return Link(8 * network.bytes_per_second(0), network.delay), loopback()
+
+
+def _slowest(known: Sockets, company: Company) -> Sockets:
+    """What sending costs the slowest of the hosts; the same on all ranks, which then measure the same."""
+    costs = [known.ring, known.ring16, known.trade, known.half]
+    figures = iter(company.slowest([figure for cost in costs for figure in (cost.round, cost.byte, cost.cpu)]))
+    return Sockets(*(Cost(next(figures), next(figures), next(figures)) for _ in costs))
 
 
 def _together(say: Say) -> Say:
@@ -144,17 +151,3 @@ def _together(say: Say) -> Say:
         say(text)
 
     return said
-
-
-def _ranks_here() -> int:
-    """Ranks that share this machine's cores, as torchrun says."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _check_device(model: nn.Module) -> None:
-    devices = {p.device.type for p in model.parameters()}
-    if devices - {"cpu"}:
-        raise ValueError(
-            "plan measures models on the CPU; write tw.plan(copy.deepcopy(model).cpu(), batch, ...), or measure "
-            "steps with thinwire bench step --device cuda"
-        )

@@ -1,14 +1,15 @@
 """Profile: all that is measured of a model on this machine, from which every method is replayed on any link.
 
 `measured` trains copies of the model, so that the model itself stays as it is. Codecs are timed on the model's own
-gradient, bucket by bucket, once by themselves and once beside a training loop, as the engine's lanes run.
+gradient, bucket by bucket: by themselves, as many at once as there are lanes, and beside a training loop. In a
+process group all ranks measure the same at the same time, and of what a codec takes the median of the ranks counts.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -18,12 +19,14 @@ import torch
 
 from thinwire.engine.plan import plan_of
 from thinwire.planning.alone import ENGINE, overheads
+from thinwire.planning.company import Company
 from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
+from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
-from thinwire.planning.record import record
+from thinwire.planning.record import FEW, record
 from thinwire.planning.rivals import RIVALS
-from thinwire.planning.script import Work
+from thinwire.planning.script import Script, Work
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,9 +34,8 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
-    from thinwire.planning.script import Script
 
-ROUNDS, BESIDE = 3, 2  # of each bucket that are timed, alone and beside a training loop
+ROUNDS, BESIDE = 3, 2  # of each bucket that are timed, alone and beside something else
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
 
 
@@ -48,12 +50,16 @@ class Profile:
     sockets: Sockets
     step: Step | None = None  # a step of training, to be run beside codecs
     say: Callable[[str], None] = field(default=lambda text: None)
+    company: Company = field(default_factory=Company)
+    device: Device = field(default_factory=Host)
     _known: dict[tuple[object, ...], tuple[Script, ...]] = field(default_factory=dict)
 
     def rivals(self) -> list[Contestant]:
-        """DDP and its hooks."""
+        """Those of DDP and its hooks that were measured."""
         items = self.computing.items
-        return [rival.contestant(name, items, self.spent.get(name, 0.0)) for name, rival in RIVALS.items()]
+        return [
+            rival.contestant(name, items, self.spent[name]) for name, rival in RIVALS.items() if name in self.spent
+        ]
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
         """A method on so many ranks, measured now."""
@@ -63,6 +69,8 @@ class Profile:
             return self._recorded(method, parcel, ranks)
 
         made = of_method(method, self.computing.items, ranks, recorded)
+        if made.codec and not self.device.queued:
+            made = _with_cores(made, self._crowded(made, method, ranks))
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
@@ -70,49 +78,112 @@ class Profile:
         """Buckets of equal shapes are measured once."""
         which = (method.id, parcel.layout.shapes, parcel.compressed, ranks, rounds)
         if which not in self._known:
-            self._known[which] = record(method, parcel, self._flat(parcel), ranks, rounds)
+            self.company.together()
+            found = record(method, parcel, self._flat(parcel), ranks, rounds, self.device)
+            self._known[which] = typical(found, self.company)
         return self._known[which]
+
+    def _largest(self, method: Method) -> Parcel:
+        return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
+
+    def _crowded(self, made: Contestant, method: Method, ranks: int) -> float:
+        """Cores that a piece of work needs: as many as make lanes that are all busy as slow as they are found to be.
+
+        Processor time does not tell: threads that have nothing to do spin for a while, and stop as soon as others
+        need the core.
+        """
+        parcel, ranks = self._largest(method), min(FEW, ranks)  # how much slower depends little on how many ranks
+        known, share = self._recorded(method, parcel, ranks), self.computing.share
+        cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings))
+        if lanes < 2:
+            return cores
+        flat = self._flat(parcel)
+        self.company.together()
+        with ThreadPoolExecutor(lanes) as busy:
+            going = [busy.submit(record, method, parcel, flat, ranks, BESIDE) for _ in range(lanes)]
+            taken = median(_seconds(one.result()) for one in going)
+        (slower,) = self.company.typical([taken / _seconds(known)])
+        each = share / lanes
+        return max(min(cores, each), slower * each if slower > 1 else 0.0)
 
     def _flat(self, parcel: Parcel) -> Tensor:
         return torch.cat([self.grads[item.name] for item in parcel.items])
 
     def _beside(self, made: Contestant, method: Method, ranks: int) -> tuple[float, float]:
         """What a codec takes longer beside a training loop, and the loop beside a codec, cores apart."""
-        if self.step is None or not made.codec:
+        if self.step is None or not made.codec or self.device.queued:
             return 1.0, 1.0
-        parcel = max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
-        alone = sum(script.seconds for script in self._recorded(method, parcel, ranks))
-        flat, times = self._flat(parcel), []
+        parcel = self._largest(method)
+        known = self._recorded(method, parcel, ranks)
+        flat, times = self._flat(parcel), list[float]()
+        self.company.together()
         with ThreadPoolExecutor(1) as lane:
             going = lane.submit(record, method, parcel, flat, ranks, BESIDE)
-            while not going.done():
+            while not times or not going.done():
                 start = time.perf_counter()
                 self.step()
                 times.append(time.perf_counter() - start)
-        both = sum(script.seconds for script in going.result())
-        cores = self.computing.cores + _cores(self._recorded(method, parcel, ranks))
-        expected = max(1.0, cores / self.computing.share)
         whole = times[:-1] or times  # the last may have had the machine to itself
-        slower = (both / alone, median(whole) / self.computing.step)
+        slower = self.company.typical(
+            [_seconds(going.result()) / _seconds(known), median(whole) / self.computing.step]
+        )
+        cores = self.computing.cores + _cores(made.scripts)
+        expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
 
 
-def _cores(scripts: tuple[Script, ...]) -> float:
+def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
+    """With the median of all ranks in place of what this one measured; as they are where ranks did otherwise."""
+    if not company.agree([script.shape for script in scripts]):
+        return scripts
+    works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
+    figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
+    return tuple(
+        Script(tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in script.parts))
+        for script in scripts
+    )
+
+
+def _with_cores(made: Contestant, cores: float) -> Contestant:
+    sendings = tuple(
+        one._replace(
+            scripts=tuple(
+                Script(tuple(p._replace(cores=cores) if isinstance(p, Work) else p for p in script.parts))
+                for script in one.scripts
+            )
+        )
+        for one in made.sendings
+    )
+    return replace(made, sendings=sendings)
+
+
+def _seconds(scripts: Sequence[Script]) -> float:
+    return sum(script.seconds for script in scripts)
+
+
+def _cores(scripts: Sequence[Script]) -> float:
     works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
     total = sum(work.seconds for work in works)
     return sum(work.seconds * work.cores for work in works) / total if total else 0.0
 
 
 def measured(
-    model: nn.Module, makes: Makes, *, share: float, sockets: Sockets, say: Callable[[str], None] = lambda text: None
+    model: nn.Module,
+    makes: Makes,
+    *,
+    sockets: Sockets,
+    company: Company,
+    rivals: Sequence[str] = tuple(RIVALS),
+    say: Callable[[str], None] = lambda text: None,
 ) -> Profile:
-    """Train copies of `model` as `makes` says, and measure."""
+    """Train copies of `model` as `makes` says, and measure; in a process group all ranks call this."""
     say("computing")
-    twin = copy.deepcopy(model)
-    computing = measure(twin, makes, share=share)
+    device, twin = device_of(model, company), copy.deepcopy(model)
+    makes = device.finished(makes)
+    computing = measure(twin, makes, company=company, device=device)
     grads = gradients(twin, computing.items)
     say("DDP and its hooks")
-    spent = overheads(model, makes)
+    spent = overheads(model, makes, company, rivals)
     step, _ = makes(twin)
-    return Profile(computing, grads, spent, sockets, step, say)
+    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device)

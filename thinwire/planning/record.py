@@ -25,6 +25,7 @@ from thinwire.engine.runner import Runner
 from thinwire.engine.telemetry import Telemetry
 from thinwire.engine.transport import Transport
 from thinwire.engine.transport import Work as Piece
+from thinwire.planning.device import Device, Host
 from thinwire.planning.script import After, Ask, Part, Script, Work, asked, extended
 
 if TYPE_CHECKING:
@@ -36,16 +37,19 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
 
 T = TypeVar("T")
+HOST = Host()
 FEW, EXACT = 4, 8  # ranks that are recorded as they are are at most EXACT; more are extended from both
 MOST = 16  # ranks of a recording where what happens depends on their number
 APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
 
 
-def record(method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int = 3) -> tuple[Script, ...]:
+def record(
+    method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int = 3, device: Device = HOST
+) -> tuple[Script, ...]:
     """The scripts of one bucket's round, in the order of launch, for any number of ranks."""
     if ranks <= EXACT:
-        return _medians(_recorded(method, parcel, grad, ranks, rounds))
-    few, more = (_medians(_recorded(method, parcel, grad, n, rounds)) for n in (FEW, EXACT))
+        return _medians(_recorded(method, parcel, grad, ranks, rounds, device))
+    few, more = (_medians(_recorded(method, parcel, grad, n, rounds, device)) for n in (FEW, EXACT))
     if [script.shape for script in few] == [script.shape for script in more]:
         return tuple(extended((FEW, a), (EXACT, b), ranks) for a, b in zip(few, more, strict=True))
     if ranks > MOST:
@@ -53,16 +57,18 @@ def record(method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int
             f"{method.id} sends other messages on every number of ranks, and is recorded for {MOST} at most; "
             f"write hosts={MOST}, or leave it out"
         )
-    return _medians(_recorded(method, parcel, grad, ranks, rounds))
+    return _medians(_recorded(method, parcel, grad, ranks, rounds, device))
 
 
-def _recorded(method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int) -> list[tuple[Script, ...]]:
+def _recorded(
+    method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int, device: Device
+) -> list[tuple[Script, ...]]:
     """The scripts of rank 0 in each of several rounds; one before them is not noted."""
     clock = VirtualClock(ranks, INSTANT)
     found: list[tuple[Script, ...]] = []
-    with torch.no_grad():
+    with torch.no_grad(), device.restored():  # ranks enter and leave streams in turns
         for rank in range(ranks):
-            clock.spawn(rank, _life(clock, rank, method, parcel, grad, rounds, found))
+            clock.spawn(rank, _life(clock, rank, method, parcel, grad, rounds, found, device))
         clock.run()
     return found
 
@@ -75,8 +81,9 @@ async def _life(
     grad: Tensor,
     rounds: int,
     found: list[tuple[Script, ...]],
+    device: Device,
 ) -> None:
-    transport = Recorder(clock, rank, method.lanes)
+    transport = Recorder(clock, rank, method.lanes, device)
     telemetry = Telemetry(transport.now, transport.traffic, clock.size)
     first = method.sync.warmup + 1  # the first round of all also measures the error
     runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)
@@ -88,7 +95,7 @@ async def _life(
     for number in range(rounds + 1):
         bucket.flat.copy_(mine)
         bucket.used = bytearray(b"\1" * len(bucket.views))
-        bucket.finite = True
+        bucket.finite = None if mine.is_cuda else True  # a GPU is asked when the round begins
         transport.begin()
         going = runner.launch(bucket, 1.0, mine.clone() if method.sync.of.models else None)
         await runner.wait(going)
@@ -120,8 +127,8 @@ def _middle(parts: Sequence[Part]) -> Part:
 class Recorder(Transport):
     """The transport of one rank, on a clock. It notes the pieces of work of a round and what each of them did."""
 
-    def __init__(self, clock: VirtualClock, rank: int, lanes: int) -> None:
-        self.clock, self.rank = clock, rank
+    def __init__(self, clock: VirtualClock, rank: int, lanes: int, device: Device) -> None:
+        self.clock, self.rank, self.device = clock, rank, device
         self.comm, self.timeout, self.drops = clock.comm(rank), math.inf, False
         self.traffic = [clock.traffic[rank]]
         self.now = lambda: clock.now
@@ -141,7 +148,9 @@ class Recorder(Transport):
             for parts in self._pieces.values()
         )
 
-    def launch(self, work: Piece[T], clock: Clock | None = None) -> Task[T]:
+    def launch(
+        self, work: Piece[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
+    ) -> Task[T]:
         """A task in the channel of the lane whose turn it is."""
         lane = self._launched % len(self._last)
         parts: list[Any] = []
@@ -158,30 +167,37 @@ class Recorder(Transport):
     async def _in_turn(self, earlier: Task[Any] | None, work: Piece[T], parts: list[Any]) -> T:
         if earlier is not None and not earlier.done:
             await earlier
-        return await _noted(work(self.comm), parts, self.rank)
+        return await _noted(work(self.comm), parts, self.rank, self.device)
 
 
 @coroutine
-def _noted(running: Coroutine[Any, Any, T], parts: list[Any], rank: int) -> Generator[Any, Any, T]:
-    """Pass requests on, and note them and the time between them. Tasks stand for the pieces that are waited for."""
+def _noted(running: Coroutine[Any, Any, T], parts: list[Any], rank: int, device: Device) -> Generator[Any, Any, T]:
+    """Pass requests on, and note them and the time between them. Tasks stand for the pieces that are waited for.
+
+    Ranks take turns in one thread. On a GPU each has done its work before it is the next one's turn, so that what it
+    takes is its own, and no rank reads what another has not written.
+    """
     answer: Any = None
     while True:
+        device.finish()  # answers are copies
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             request = running.send(answer)
         except StopIteration as done:
-            _add(parts, time.perf_counter() - wall, time.process_time() - cpu)
+            device.finish()
+            _add(parts, time.perf_counter() - wall, time.process_time() - cpu, device)
             result: T = done.value
             return result
-        _add(parts, time.perf_counter() - wall, time.process_time() - cpu)
+        device.finish()
+        _add(parts, time.perf_counter() - wall, time.process_time() - cpu, device)
         if isinstance(request, Request):
             part = asked(request, rank)
             if part is not None:
-                parts.append(part)
+                parts.extend(device.around(request, part, len(request.ranks)))
         else:
             parts.append(request)
         answer = yield request
 
 
-def _add(parts: list[Any], wall: float, cpu: float) -> None:
-    parts.append(Work(wall, min(max(cpu / wall, 0.05), float(torch.get_num_threads()))))
+def _add(parts: list[Any], wall: float, cpu: float, device: Device) -> None:
+    parts.append(Work(wall, min(max(device.cores(cpu / wall), 0.05), float(torch.get_num_threads()))))

@@ -5,7 +5,7 @@ at a moment, and time passes until the next of them ends:
 
     processor   computing that keeps c cores busy slows everything down once the sum of all c exceeds the cores; bytes
                 that are sent keep it busy, too
-    link        connections share its rate, each up to what the host can send
+    link        connections share its rate, each up to what the host can send; while a burst lasts, that alone bounds
     latency     rounds of messages wait for each other: a latency each, and for what others have put into the link's
                 queue, as far as that goes
 
@@ -24,6 +24,7 @@ from thinwire.planning.link import Cost, Link, Sockets
 from thinwire.planning.script import After, Ask, Part, Script, Work
 
 EPSILON = 1e-12
+AT_ONCE = 1e3  # times the rate, at which a burst passes where the host's own speed is not known
 BINDS = ("computing", "link", "processor", "latency")
 
 
@@ -63,7 +64,9 @@ class Place:
         """What a request costs the host."""
         if ask.kind != "ring":
             return self.sockets.trade
-        return self.sockets.ring16 if ask.width == 2 else self.sockets.ring
+        if ask.width != 2:
+            return self.sockets.ring
+        return self.sockets.half if ask.half else self.sockets.ring16
 
 
 @final
@@ -119,6 +122,7 @@ class _Replay:
         self.waited = dict.fromkeys(BINDS, 0.0)
         self.computes = 0.0  # seconds that the training loop still computes
         self.cores, self.trains = 0.0, False  # what it keeps busy, and whether it trains or copies
+        self.burst = place.link.burst  # bytes that the link would let through at once, headers included
 
     def run(self) -> Replayed:
         while True:
@@ -204,7 +208,7 @@ class _Replay:
         works = [lane[0] for lane in self.lanes if lane and _works(lane[0])]
         flows = [lane[0] for lane in self.lanes if lane and lane[0].flows]
         timers = [lane[0] for lane in self.lanes if lane and lane[0].timer > 0]
-        speeds, scale, bound = self._speeds(works, flows)
+        speeds, used, scale, bound = self._speeds(works, flows)
         computing = self.computes > 0
         lane_pace = scale / (self.place.beside if computing else 1.0)
         own_pace = scale / (self.place.disturbed if works else 1.0)
@@ -213,9 +217,13 @@ class _Replay:
         until += [one.left / speed for one, speed in zip(flows, speeds, strict=True)]
         if computing:
             until.append(self.computes / own_pace)
+        spare = self.place.link.rate / 8 - used
+        if self.burst > 0 and spare < 0:
+            until.append(self.burst / -spare)
         assert until, "the replay waits for nothing"
         passed = min(until)
         self.now += passed
+        self.burst = min(self.place.link.burst, _rest(self.burst, -passed * spare))
         self._note(passed, computing=computing, flows=bool(flows), link=bound == "link", works=bool(works))
         for one in timers:
             one.timer = _rest(one.timer, passed)
@@ -227,25 +235,30 @@ class _Replay:
         if computing:
             self.computes = _rest(self.computes, passed * own_pace)
 
-    def _speeds(self, works: list[_Piece], flows: list[_Piece]) -> tuple[list[float], float, str]:
-        """Bytes per second of each that sends, the part of its speed at which everything computes, and what binds."""
+    def _speeds(self, works: list[_Piece], flows: list[_Piece]) -> tuple[list[float], float, float, str]:
+        """Bytes per second of each that sends, and of the link; the pace at which all computes; and what binds.
+
+        The link's bytes are more by what does not carry data.
+        """
         place = self.place
-        asks = [one.parts[0] for one in flows]
-        assert all(isinstance(ask, Ask) for ask in asks)
-        weights = [ask.flows(place.ranks) for ask in asks if isinstance(ask, Ask)]
-        costs = [place.cost(ask) for ask in asks if isinstance(ask, Ask)]
-        limits = [1 / cost.byte if cost.byte else math.inf for cost in costs]
-        good = [place.link.share(ask.kind == "ring") for ask in asks if isinstance(ask, Ask)]
-        limits = [limit / part for limit, part in zip(limits, good, strict=True)]
-        speeds = _shared(place.link.rate / 8, weights, limits)
-        own = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, limits, strict=True))
-        speeds = [speed * part for speed, part in zip(speeds, good, strict=True)]
+        asks = [part for one in flows if isinstance(part := one.parts[0], Ask)]
+        assert len(asks) == len(flows)
+        weights, costs = [ask.flows(place.ranks) for ask in asks], [place.cost(ask) for ask in asks]
+        good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks)) for ask in asks]
+        own = [1 / cost.byte / part if cost.byte else math.inf for cost, part in zip(costs, good, strict=True)]
+        speeds = _shared(place.link.rate / 8, weights, own)
+        if self.burst > 0 and speeds:
+            speeds = [min(limit, AT_ONCE * place.link.rate / 8) for limit in own]
+        free = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, own, strict=True))
+        carried = [speed * part for speed, part in zip(speeds, good, strict=True)]
         busy = sum(part.cores for one in works if isinstance(part := one.parts[0], Work))
         busy += self.cores if self.computes > 0 else 0.0
-        busy += sum(speed * cost.cpu for speed, cost in zip(speeds, costs, strict=True) if cost.cpu)
+        busy += sum(speed * cost.cpu for speed, cost in zip(carried, costs, strict=True) if cost.cpu)
         scale = min(1.0, place.cores / busy) if busy else 1.0
-        bound = "processor" if own or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
-        return [speed * (scale if cost.cpu else 1.0) for speed, cost in zip(speeds, costs, strict=True)], scale, bound
+        bound = "processor" if free or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
+        slowed = [scale if cost.cpu else 1.0 for cost in costs]
+        used = sum(speed * part for speed, part in zip(speeds, slowed, strict=True))
+        return [speed * part for speed, part in zip(carried, slowed, strict=True)], used, scale, bound
 
     def _note(self, passed: float, *, computing: bool, flows: bool, link: bool, works: bool) -> None:
         if computing:

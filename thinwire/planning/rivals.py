@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from thinwire.engine.plan import Item
+    from thinwire.planning.beat import Beat
 
 FIRST, NEXT = 1 << 20, 25 << 20  # bytes
 LANES = 2  # threads of a gloo group
@@ -31,10 +32,13 @@ RANK = 4  # of PowerSGD
 SMALLER = 2  # times, for a matrix to be worth compressing
 
 
-class Rival(NamedTuple):
-    """How it wraps a model, and what it sends. `spent` are seconds of computing that only it does."""
+Wrap = Callable[["nn.Module", "dist.ProcessGroup", "Beat | None"], "nn.Module"]
 
-    wrap: Callable[[nn.Module, dist.ProcessGroup], nn.Module]
+
+class Rival(NamedTuple):
+    """How it wraps a model, in a group or with a beat in place of its sums, and what it sends."""
+
+    wrap: Wrap
     contestant: Callable[[str, Sequence[Item], float], Contestant]
 
 
@@ -54,7 +58,7 @@ def _summed(name: str, items: Sequence[Item], overhead: float, width: int) -> Co
     sendings = tuple(
         Sending(
             tuple(item.name for item in bucket),
-            (Script((Ask("ring", width * sum(item.numel for item in bucket), width),)),),
+            (Script((Ask("ring", width * sum(item.numel for item in bucket), width, half=width == 2),)),),
         )
         for bucket in buckets(items, (FIRST, NEXT))
     )
@@ -80,20 +84,23 @@ def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
     return Contestant(name, (Sending(names, (Script(parts),)),), LANES, memory=memory)
 
 
-def _ddp(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
-    return DistributedDataParallel(net, process_group=group)
-
-
-def _fp16(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+def _ddp(net: nn.Module, group: dist.ProcessGroup, beat: Beat | None) -> nn.Module:
     wrapped = DistributedDataParallel(net, process_group=group)
-    wrapped.register_comm_hook(group, fp16_compress_hook)
+    if beat is not None:
+        wrapped.register_comm_hook(beat, allreduce_hook)  # what it does without a hook, but for who sums
     return wrapped
 
 
-def _power(net: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+def _fp16(net: nn.Module, group: dist.ProcessGroup, beat: Beat | None) -> nn.Module:
+    wrapped = DistributedDataParallel(net, process_group=group)
+    wrapped.register_comm_hook(beat or group, fp16_compress_hook)
+    return wrapped
+
+
+def _power(net: nn.Module, group: dist.ProcessGroup, beat: Beat | None) -> nn.Module:
     megabytes = 1 + math.ceil(sum(4 * p.numel() for p in net.parameters()) / 2**20)
     wrapped = DistributedDataParallel(net, process_group=group, bucket_cap_mb=megabytes)
-    state = PowerSGDState(process_group=group, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
+    state = PowerSGDState(process_group=beat or group, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return wrapped
 

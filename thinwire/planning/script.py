@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias, final
 
+import torch
+
 from thinwire.core.comm import (
     AllGatherRequest,
     AllReduceRequest,
@@ -44,6 +46,7 @@ class Ask(NamedTuple):
     width: int = 4  # bytes per number, where numbers are summed
     peers: float = 1
     asks: bool = False  # whether sizes are asked for first, which takes a round of its own
+    half: bool = False  # whether numbers are float16
 
     def sent(self, n: int) -> float:
         """Bytes that a rank of `n` sends."""
@@ -91,7 +94,7 @@ def asked(request: Request[object], rank: int) -> Ask | None:
     if len(request.ranks) < 2:
         return None
     if isinstance(request, AllReduceRequest):
-        return Ask("ring", request.x.nbytes, request.x.element_size())
+        return Ask("ring", request.x.nbytes, request.x.element_size(), half=request.x.dtype == torch.float16)
     if isinstance(request, AllGatherRequest):
         return Ask("gather", request.x.nbytes, asks=request.sizes is None)
     if isinstance(request, AllToAllRequest):

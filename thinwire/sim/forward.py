@@ -2,9 +2,8 @@
 
 Nothing is late: every layer computes with the weights that it would have had. But the first layer's gradients, which
 backward completes last, are the first to be needed, so that they must overtake others. All ranks must send in one
-order, and gradients are not ready at the same moment everywhere: the order is decided beforehand, from one profile.
-`by_need` plays a link on which, whenever it is free, the ready bucket goes next that is needed first, and has been
-chosen when `credit` buckets were left under way. Nothing that is on its way is interrupted.
+order, and gradients are not ready at the same moment everywhere: the order is decided beforehand, from one profile
+(`thinwire.engine.order`).
 
 References: Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3), MLSys 2019;
 Peng et al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler), SOSP 2019.
@@ -12,36 +11,17 @@ Peng et al., "A generic communication scheduler for distributed DNN training acc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from thinwire.engine.planned import Cost
+from thinwire.engine.order import by_need
 
 if TYPE_CHECKING:
     from thinwire.comm.tasks import Task
     from thinwire.engine.plan import Plan
+    from thinwire.engine.planned import Cost
     from thinwire.sim.load import Load
     from thinwire.sim.player import Player
-
-
-def by_need(
-    ready: Sequence[float], sizes: Sequence[float], needed: Sequence[float], cost: Cost, credit: int = 1
-) -> list[int]:
-    """The order in which to send buckets.
-
-    >>> by_need(ready=[0.0, 0.1, 0.2], sizes=[1, 1, 1], needed=[3.0, 2.0, 1.0], cost=Cost(0.0, 1.0))
-    [0, 2, 1]
-    """
-    left, order, ends = set(range(len(sizes))), [], [0.0]
-    while left:
-        chosen = ends[-credit] if len(ends) > credit else 0.0
-        chosen = max(chosen, min(ready[at] for at in left))
-        at = min((one for one in left if ready[one] <= chosen), key=lambda one: (needed[one], one))
-        left.remove(at)
-        order.append(at)
-        ends.append(max(ends[-1], ready[at]) + cost.of(sizes[at]))
-    return order
 
 
 def starts(load: Load) -> dict[str, float]:

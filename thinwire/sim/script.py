@@ -56,15 +56,22 @@ class Script:
 
 
 def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs) -> Script:
-    """What `n` ranks do in a round. The method is past its warm-up."""
+    """What `n` ranks do in a round. The method is past its warm-up.
+
+    Where gradients are exchanged, plain sums agree together, after the last bucket.
+    """
     ready = {one.name: one.seconds for one in load.tensors}
     outline = lru_cache(maxsize=None)(lambda exchange, layout: tuple(exchange.outline(layout, n, costs.size)))
     pieces: list[Piece] = []
     launches: list[float] = []
+    together = not method.sync.of.models
+    owed = 0  # bytes of their agreement
     for number, parcel in enumerate(plan.parcels):
-        _add(pieces, method, parcel, number, load.device, outline)
+        owed += _add(pieces, method, parcel, number, load.device, outline, together=together)
         full = max(ready[item.name] for item in parcel.items)
         launches.append(max(full, launches[-1]) if launches else full)  # in the order of the plan
+    if owed:
+        pieces.append(Piece(len(plan.parcels) - 1, -1, (Reduce(owed),)))
     return Script(
         tuple(pieces),
         tuple(launches),
@@ -83,20 +90,24 @@ def _add(
     number: int,
     device: str,
     outline: Callable[[Exchange, Layout], tuple[Phase, ...]],
-) -> None:
-    """The pieces of one bucket, as `Runner.launch` has them."""
+    *,
+    together: bool,
+) -> int:
+    """The pieces of one bucket, as `Runner.launch` has them; returns the bytes of an agreement that is still owed."""
     exchange = method.exchange if parcel.compressed else method.exchange.plain
     facts = Facts.of(exchange)
     cuts = _cuts(exchange, facts, parcel.layout, method.overlap.sizes(device).chunk_mb)
     agreement = (Reduce(AGREEMENT + len(parcel.items)),) if facts.agrees else ()
     at_once = bool(agreement) and not facts.carries_nan and len(cuts) == 1
     agreed = None
-    if agreement and not at_once:
+    owed = together and facts.agrees and facts.carries_nan
+    if agreement and not at_once and not owed:
         agreed = None if facts.carries_nan else len(pieces)  # a plain sum does not wait for it
         pieces.append(Piece(number, -1, agreement))
     for chunk, layout in enumerate(cuts):
         phases = outline(exchange, layout)
         pieces.append(Piece(number, chunk, (*agreement, *phases) if at_once else phases, agreed))
+    return AGREEMENT + len(parcel.items) if owed else 0
 
 
 def _cuts(exchange: Exchange, facts: Facts, layout: Layout, chunk_mb: float) -> list[Layout]:

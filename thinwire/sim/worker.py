@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -69,14 +70,22 @@ class Worker:
     async def step(self, number: int) -> float:
         """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
         comm, driver = self.runner.comm, self.driver
-        loss = self._gradients(number)
+        into_forward = driver.schedule.into_forward
+        loss = math.nan if into_forward else self._gradients(number)
         stragglers, seconds = self.clock.stragglers, self.problem.seconds
         if stragglers is not None:
             seconds *= stragglers.factor(self.rank, number, self.clock.seed)
         if self.problem.batch is not None:
             seconds *= driver.schedule.batch(self.problem.batch) / self.problem.batch
-        await comm.sleep(FORWARD * seconds)
-        places = [place for place in driver.loop.filling.places if place.one.parameter.grad is not None]
+        if into_forward:
+            await self._forward(FORWARD * seconds)
+            loss = self._gradients(number)
+        else:
+            await comm.sleep(FORWARD * seconds)
+        filling = driver.loop.filling
+        places = [place for place in filling.places if place.one.parameter.grad is not None]
+        if into_forward:  # whatever order buckets are sent in
+            places = [filling.place(p) for p, _ in reversed(driver.loop.trained) if p.grad is not None]
         total = sum(place.one.item.numel for place in places)
         for place in places:  # last layer first, as the plan has them; larger tensors take longer
             await comm.sleep((1 - FORWARD) * seconds * place.one.item.numel / total)
@@ -97,6 +106,14 @@ class Worker:
         self.optimizer.step()
         await driver.step_ends()
         return loss
+
+    async def _forward(self, seconds: float) -> None:
+        """First layer first: each waits for its own parameters; larger ones take longer."""
+        trained, loop = self.driver.loop.trained, self.driver.loop
+        total = sum(one.item.numel for one in trained)
+        for one in trained:
+            await self.driver.schedule.catch_up([loop.filling.place(one.parameter).bucket.index])
+            await self.runner.comm.sleep(seconds * one.item.numel / total)
 
     def _gradients(self, number: int) -> float:
         """Forward and backward on the batch of a step; returns the loss."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 from battery import vector
+from interpreted import cases
 
 from thinwire import Key, Layout, Payload, PayloadError, kernels
-from thinwire.codecs import Rans
+from thinwire.codecs import Rans, native
 from thinwire.compressors import Qsgd, ScaledSign
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
@@ -60,7 +61,11 @@ def test_of_many_payloads_the_damaged_ones_are_found() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter, which divides by 0 as a GPU does
-@pytest.mark.parametrize("c", [Qsgd(bits=4), Qsgd(bits=3, block=100), ScaledSign()], ids=lambda c: c.id)
+@pytest.mark.parametrize(
+    "c",
+    cases([Qsgd(bits=4), Qsgd(bits=3, block=100), ScaledSign()], ("qsgd:bits=4", "scaled-sign")),
+    ids=lambda c: c.id,
+)
 def test_a_mean_with_checks_for_later(c: Compressor) -> None:
     xs = [vector(N, seed=rank) for rank in range(3)]
     payloads = [c.encode(x.to(DEVICE), key=Key(rank=rank)) for rank, x in enumerate(xs)]
@@ -80,17 +85,19 @@ def test_a_mean_with_checks_for_later(c: Compressor) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_entropy_coded_payloads_with_checks_for_later() -> None:
     c, plain = Coded(Qsgd(levels=4, norm="l2"), Rans()), Key(step=1)
-    xs = [vector(N, seed=rank) for rank in range(2)]
+    few = 300  # the interpreter takes a millisecond for each
+    flat, xs = Layout.flat(few), [vector(few, seed=rank) for rank in range(2)]
     payloads = [c.encode(x.to(DEVICE), key=plain.fold(rank=rank)) for rank, x in enumerate(xs)]
-    verdicts, out = Verdicts(), torch.empty(N, device=DEVICE)
-    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+    assert all(int(p.body[c.compressor.side_bytes(flat)]) != native.PLAIN for p in payloads)
+    verdicts, out = Verdicts(), torch.empty(few, device=DEVICE)
+    c.mean([replace(p, later=verdicts) for p in payloads], flat, out, 0.5, plain)
     assert len(verdicts) == (4 if DEVICE.type == "cuda" else 6)  # checksums, codes; headers that nobody has noted
     verdicts.raise_if_any()
     with kernels.force("cpu"):
-        expected = torch.empty(N)
-        c.mean([Payload(p.data.cpu()) for p in payloads], FLAT, expected, 0.5, plain)
+        expected = torch.empty(few)
+        c.mean([Payload(p.data.cpu()) for p in payloads], flat, expected, 0.5, plain)
     assert torch.equal(out.cpu().view(torch.int32), expected.view(torch.int32))
-    payloads[1].body[c.compressor.side_bytes(FLAT) + 3] ^= 16
-    c.mean([replace(p, later=verdicts) for p in payloads], FLAT, out, 0.5, plain)
+    payloads[1].body[c.compressor.side_bytes(flat) + 3] ^= 16
+    c.mean([replace(p, later=verdicts) for p in payloads], flat, out, 0.5, plain)
     with pytest.raises(PayloadError):
         verdicts.raise_if_any()

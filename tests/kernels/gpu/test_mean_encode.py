@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from battery import INSTANCES, vector
+from interpreted import cases
 from torch import Tensor
 
 from thinwire import Channel, Key, Layout, compressors, kernels
@@ -122,7 +123,7 @@ def exchanged(
         return run(program, len(xs)).results
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", cases([torch.float32, torch.bfloat16], (torch.bfloat16,)))
 def test_owners_in_scatter_gather_take_it(dtype: torch.dtype, device: torch.device) -> None:
     """Two shards, of which the last is ragged; the residual of the mean is its owner's."""
     up, down = (compressors.get(c) for c in ("qsgd:bits=4", "int:bits=8"))
@@ -136,14 +137,15 @@ def test_owners_in_scatter_gather_take_it(dtype: torch.dtype, device: torch.devi
         assert one == ["encode", "encode", "decode", "decode"]
 
 
-def test_it_is_timed_beside_the_two_passes(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n", cases([1024], ()))
+def test_it_is_timed_beside_the_two_passes(n: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two payloads in and one out, without the mean or with it."""
     monkeypatch.setattr(bench_gpu, "WARM", 1)
 
     def clock(run: bench_gpu.Run) -> Callable[[], float]:
         return lambda: 1e-3
 
-    n, payload = 1024, compressors.get("qsgd:bits=4").nbytes(TILES)
+    payload = compressors.get("qsgd:bits=4").nbytes(Layout.flat(n))
     rows = list(bench_gpu.bench(n, ["qsgd:bits=4", "qsgd:bits=4,block=1024"], ["gpu"], 1, device, clock))
     moved = {row["kernel"]: row["bytes"] for row in rows if row["method"] == "qsgd:bits=4"}
     assert moved["mean_encode"] == 3 * payload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ class Schedule(ABC):
     looks_at_gradients = (
         False  # whether it looks at a step's gradients at `StepBegins`; a closure is called before it
     )
+
+    into_forward = False  # whether steps are taken in the forward pass after them
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -47,6 +49,17 @@ class Schedule(ABC):
 
     async def adopt(self, found: Restored) -> None:  # noqa: B027  (most find what they need in `load`)
         """Take up what concerns several ranks, after `load`; every rank calls it."""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether parameters still lack something of the last step."""
+        return False
+
+    async def catch_up(self, buckets: Collection[int] | None = None) -> None:  # noqa: B027  (most wait in the step)
+        """Wait for what the parameters of these buckets, or of all, still lack of the last step, and take it."""
+
+    async def backward_begins(self) -> None:  # noqa: B027
+        """Wait for what is under way of the pass before, since buckets may be laid anew."""
 
     def anchor(self) -> dict[str, Tensor]:
         """The anchor of an outer loop by parameter."""

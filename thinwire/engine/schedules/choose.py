@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from thinwire.engine.schedules.adapted import Adapted
 from thinwire.engine.schedules.batched import Batched
+from thinwire.engine.schedules.forward import Forward
 from thinwire.engine.schedules.gradients import Gradients
 from thinwire.engine.schedules.late import Late
 from thinwire.engine.schedules.models import Models
@@ -28,4 +30,8 @@ def schedule(loop: Loop) -> Schedule:
         return Pairs(loop) if sync.staleness is None else Models(loop)
     if sync.batches is not None:
         return Batched(loop)
+    if sync.adapt is not None:
+        return Adapted(loop)
+    if loop.method.overlap.into_forward is not None:
+        return Forward(loop)
     return Late(loop) if sync.staleness else Gradients(loop)

@@ -8,6 +8,11 @@ from thinwire.engine.events import AllLaunched, BackwardEnds, Gradient, Overdue
 from thinwire.engine.schedules.base import Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from thinwire.engine.filling import Place
     from thinwire.engine.loop import Loop
     from thinwire.engine.runner import Round
 
@@ -25,15 +30,20 @@ class Gradients(Schedule):
             await self.loop.filling.results(rounds)
 
 
-async def launched(loop: Loop, event: Gradient | Overdue | None = None) -> list[Round]:
+async def launched(
+    loop: Loop, event: Gradient | Overdue | None = None, see: Callable[[Place, Tensor], None] | None = None
+) -> list[Round]:
     """The rounds of the next backward pass, one per bucket, once every wire that hears it has launched its own.
 
-    `event` is its first, where that has been heard of already.
+    `event` is its first, where that has been heard of already. `see` is shown each gradient before it travels.
     """
     event = event or await loop.next(Gradient, Overdue)
     loop.filling.begin()
     while isinstance(event, Gradient):
-        loop.filled(event.place, loop.filling.fill(event.place, event.grad))
+        view = loop.filling.fill(event.place, event.grad)
+        if see is not None:
+            see(event.place, view)
+        loop.filled(event.place, view)
         loop.filling.launch_full()
         event = await loop.next(Gradient, BackwardEnds)
     rounds = loop.filling.launch_rest()

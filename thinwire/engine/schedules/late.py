@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from thinwire.engine.runner import Agreed, Round
+from thinwire.engine.agreement import Agreed
+from thinwire.engine.runner import Round
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
 

@@ -1,0 +1,120 @@
+"""Agreement: what all ranks know about rounds before their results are used.
+
+Every rank says of each round whether its gradients are finite, which tensors have one, and its learning rate. The
+largest value of each byte over all ranks is the answer: numbers are equal if largest and smallest bytes agree. One
+message serves one round or many.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from thinwire.core.comm import to_bytes, to_tensor
+from thinwire.core.desk import fetched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from thinwire.core.comm import Comm
+    from thinwire.engine.runner import Round
+
+LAST = 255  # the largest value of a byte
+FLIPPED = bytes(LAST - byte for byte in range(LAST + 1))
+NUMBER = struct.Struct("<d")
+
+
+@final
+@dataclass(frozen=True)
+class Agreed:
+    """What all ranks know about a bucket's round before it is exchanged."""
+
+    broken: int = 0  # 0 if everything is finite, else one more than the highest rank on which it is not
+    same_lr: bool = True
+    used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
+
+    @property
+    def finite(self) -> bool:
+        """Whether everything is finite on every rank."""
+        return not self.broken
+
+    @property
+    def worth_sending(self) -> bool:
+        """Whether the round goes on."""
+        return self.finite and self.same_lr
+
+
+SOUND = Agreed()
+
+
+async def agree(comm: Comm, rounds: Sequence[Round]) -> None:
+    """Tell the others about the rounds, and note in each what all ranks know."""
+    known = _looked_at(rounds)
+    mine = min(comm.rank + 1, LAST)
+    words = [
+        bytes((0 if sound else mine,)) + going.used + _twice(going.lr)
+        for sound, going in zip(known, rounds, strict=True)
+    ]
+    said = to_bytes(await comm.all_reduce(to_tensor(b"".join(words)), "max"))
+    at = 0
+    for going, word in zip(rounds, words, strict=True):
+        going.agreed = _read(said[at : at + len(word)])
+        at += len(word)
+
+
+@lru_cache(maxsize=64)
+def _twice(number: float) -> bytes:
+    """A number, and its bytes counted from the other end, so that the largest of these are its smallest."""
+    word = NUMBER.pack(number)
+    return word + word.translate(FLIPPED)
+
+
+@lru_cache(maxsize=4096)
+def _read(said: bytes) -> Agreed:
+    """Kept, since it is the same in almost every step."""
+    size = NUMBER.size
+    used, most, least = said[1 : -2 * size], said[-2 * size : -size], said[-size:].translate(FLIPPED)
+    return Agreed(said[0], same_lr=most == least, used=tuple(bool(flag) for flag in used))
+
+
+def _looked_at(rounds: Sequence[Round]) -> list[bool]:
+    """Whether each is finite on this rank. Of what lies on a GPU, all is queued first, and then waited for once.
+
+    The vector of a plain sum may hold the sum already, or a part of it: what is not finite stays so in a sum.
+    """
+    found = [True if going.finite is None else going.finite for going in rounds]
+    queued: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for at, going in enumerate(rounds):
+        if going.finite is not None or not going.x.numel():
+            continue  # of a small parameter, a shard may hold nothing, and nothing has no largest element
+        with going.handover.work(going.x):
+            if going.x.is_cuda:
+                queued.setdefault(going.x.device, []).append((at, _largest(going.x)))
+            else:
+                found[at] = finite(going.x)
+    for parts in queued.values():
+        with rounds[parts[-1][0]].handover.work():  # all of them are on this thread's stream
+            for (at, _), one in zip(parts, fetched(torch.cat([one for _, one in parts])), strict=True):
+                found[at] = math.isfinite(one)
+    return found
+
+
+def finite(x: Tensor) -> bool:
+    """A sum is finite only if every term is; if the sum is not, it may merely have overflowed.
+
+    On a GPU one pass decides, and this thread waits for one number, and for nothing that is queued elsewhere.
+    """
+    if x.is_cuda and x.numel():
+        return math.isfinite(fetched(_largest(x))[0])
+    return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _largest(x: Tensor) -> Tensor:
+    largest: Tensor = torch.linalg.vector_norm(x, math.inf)
+    return largest.view(1)
