@@ -47,6 +47,7 @@ def test_every_tier_equals_torch(n: int, kind: str) -> None:
 
     def selected() -> dict[str, Pair]:
         out = {f"top {k}": selection.top(x, k) for k in {0, 1, min(3, n), n // 100, n // 2, n}}
+        out |= {f"sum {a}": selection.top_sum(x, x.flip(0) + 1, a, 1 + n // 50) for a in (1.0, 0.3)}
         out |= {f"over {tau}": selection.over(x, tau) for tau in (0.0, 1.0, 2.5, math.inf)}
         for block, k in ((64, 3), (4096, 64), (100, 100), (10, 20)):
             if n < 5000:
@@ -119,3 +120,39 @@ def test_other_input_is_refused() -> None:
     for x in (torch.zeros(4, dtype=torch.float64), torch.zeros(2, 2), torch.zeros(8)[::2]):
         with pytest.raises(ValueError, match=r"write x\.float\(\)"):
             selection.top(x, 1)
+
+
+@pytest.mark.parametrize("n", [1, 65, 5000, 300_001])
+@pytest.mark.parametrize("beta", [1.0, 0.9])
+def test_what_is_added_and_what_is_left_are_the_same_on_all_tiers(n: int, beta: float) -> None:
+    x, e, at = vector(n), vector(n).flip(0) * 3, torch.arange(0, n, 7)
+    values = {"finite": x[at] * 1.1, "nan": torch.where(at == at[-1], math.nan, x[at])}
+
+    def made() -> list[Tensor]:
+        out = []
+        for sent in values.values():
+            out += [x.clone(), e.clone()]
+            selection.add_at(out[-2], at, sent, 0.3)
+            selection.keep_at(out[-1], x, at, sent, beta)
+        return out
+
+    with kernels.force("reference"):
+        expected = made()
+    assert expected[2].isnan().all()
+    assert torch.equal(expected[3], e)
+    for tier in NATIVE:
+        with kernels.force(tier):
+            got = made()
+        for one, two in zip(got, expected, strict=True):
+            assert torch.equal(one.view(torch.int32), two.view(torch.int32)), tier
+
+
+@pytest.mark.parametrize("at", [[0, 5], [-1, 2], [2, 1], [1, 1]])
+def test_places_that_cannot_be_change_nothing(at: list[int]) -> None:
+    x, e, places, sent = torch.ones(5), torch.ones(5), torch.tensor(at), torch.ones(2)
+    with pytest.raises(IndexError, match="ascending numbers below 5"):
+        selection.keep_at(e, x, places, sent, 1.0)
+    if min(at) < 0 or max(at) >= 5:
+        with pytest.raises(IndexError):
+            selection.add_at(x, places, sent, 1.0)
+    assert torch.equal(torch.cat((x, e)), torch.ones(10))

@@ -87,7 +87,13 @@ class QuantisedTopK(Biased, Scattered):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | None:
         """Pick, and write the values and the places."""
-        at, values = selection.top(x.float(), self.most(layout.numel))
+        return self._fill(*selection.top(x.float(), self.most(layout.numel)), layout, key, body)
+
+    def write_sum(self, x: Tensor, e: Tensor, alpha: float, layout: Layout, key: Key, body: Tensor) -> int | None:
+        """The same for the sum."""
+        return self._fill(*selection.top_sum(x, e, alpha, self.most(layout.numel)), layout, key, body)
+
+    def _fill(self, at: Tensor, values: Tensor, layout: Layout, key: Key, body: Tensor) -> int:
         stop = self._values(layout)
         self.compressor.write(values, Layout.flat(at.numel()), key, body[:stop])
         places = PLACES[self.indices].pack(at, layout.numel)

@@ -1,6 +1,6 @@
 """What compressors share that send single elements with their places: decoding, and error feedback in few passes.
 
-Elements that were not sent decode to zero, so that the new residual of most is p itself where alpha = beta:
+Elements that were not sent decode to zero, so that of most only a sum is left:
 
     p = x + alpha e,    e = beta e + x                  where nothing was sent
                         e = beta e + (x - decoded p)    where something was
@@ -42,12 +42,18 @@ class Scattered(Compressor):
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
     ) -> int | Tensor | None:
         """Write, and keep the error."""
-        p = corrected(x, e, alpha)
-        used = self.write(p, layout, key, body)
+        wide = x.float()
+        used = self.write_sum(wide, e, alpha, layout, key, body)
         if layout.numel:
             at, sent = self.read(body[: None if used is None else int(used)], layout, key)
-            keep_error_at(e, p, x.float(), at, sent, alpha, beta)
+            keep_error_at(e, wide, at, sent, beta)
         return used
+
+    def write_sum(
+        self, x: Tensor, e: Tensor, alpha: float, layout: Layout, key: Key, body: Tensor
+    ) -> int | Tensor | None:
+        """`write` for x + alpha e. A subclass that need not store the sum may replace it."""
+        return self.write(corrected(x, e, alpha), layout, key, body)
 
 
 def corrected(x: Tensor, e: Tensor, alpha: float) -> Tensor:
@@ -55,16 +61,11 @@ def corrected(x: Tensor, e: Tensor, alpha: float) -> Tensor:
     return x + e if alpha == 1 else (e * alpha).add_(x)
 
 
-def keep_error_at(e: Tensor, p: Tensor, x: Tensor, at: Tensor, sent: Tensor, alpha: float, beta: float) -> None:
+def keep_error_at(e: Tensor, x: Tensor, at: Tensor, sent: Tensor, beta: float) -> None:
     """e = beta e + x, in place, less `sent` where it was sent; where that is not finite, e stays."""
-    if not e.is_cpu:  # to look at `sent` is to wait
+    if e.is_cpu:
+        selection.keep_at(e, x, at, sent, beta)
+    else:  # to look at `sent` is to wait
         whole = torch.zeros_like(x)
         selection.add_at(whole, at, sent, 1.0)
         keep_error(e, beta, x, whole)
-    elif bool(sent.isfinite().all()):
-        there = e[at] * beta + (x[at] - sent)
-        if alpha == beta:
-            e.copy_(p)
-        else:
-            e.mul_(beta).add_(x)
-        e.index_copy_(0, at, there)

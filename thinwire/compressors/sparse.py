@@ -141,13 +141,17 @@ class SparseCompressor(Compressor):
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
     ) -> int | None:
         """Pick and write, and keep the error: the places need not be read back."""
-        p = corrected(x, e, alpha)
-        indices, values = self.pick(p, key)
+        wide = x.float()
+        indices, values = self.pick_sum(wide, e, alpha, key)
         used = self._fill(indices, values, layout.numel, body)
         dtype, _ = VALUES[self.form.values]
         rounded = body[4 : 4 + indices.numel() * dtype.itemsize].view(dtype).float()
-        keep_error_at(e, p, x.float(), indices, rounded, alpha, beta)
+        keep_error_at(e, wide, indices, rounded, beta)
         return used
+
+    def pick_sum(self, x: Tensor, e: Tensor, alpha: float, key: Key) -> tuple[Tensor, Tensor]:
+        """`pick` for x + alpha e. A subclass that need not store the sum may replace it."""
+        return self.pick(corrected(x, e, alpha), key)
 
     @final
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:

@@ -75,6 +75,10 @@ class TopK(Biased, SparseCompressor):
         """The largest magnitudes."""
         return selection.top(x, self.most(x.numel()))
 
+    def pick_sum(self, x: Tensor, e: Tensor, alpha: float, key: Key) -> tuple[Tensor, Tensor]:
+        """The largest magnitudes of the sum."""
+        return selection.top_sum(x, e, alpha, self.most(x.numel()))
+
     def delta(self, d: int) -> float | None:
         """k/d, times the share that survives the rounding of the values."""
         return sparse_delta(self.most(d) / max(1, d), self.values)

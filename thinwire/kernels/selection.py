@@ -44,6 +44,19 @@ def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return indices, x[indices]
 
 
+def top_sum(x: Tensor, e: Tensor, alpha: float, k: int) -> tuple[Tensor, Tensor]:
+    """Indices and values of the `k` largest magnitudes of `x + alpha * e`.
+
+    >>> top_sum(torch.tensor([1.0, -5.0, 2.0]), torch.tensor([6.0, 4.0, 0.0]), 0.5, 1)
+    (tensor([0]), tensor([4.]))
+    """
+    return find("selection.top_sum", x, _top_sum)(x, e, alpha, min(k, _length(x)))
+
+
+def _top_sum(x: Tensor, e: Tensor, alpha: float, k: int) -> tuple[Tensor, Tensor]:
+    return top(x + e * alpha, k)
+
+
 def top_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor]:
     """The `k` largest of every `block` elements: places inside the block (int32), and values.
 
@@ -164,6 +177,17 @@ def _add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None
         out.index_add_(0, indices, values * weight)
     else:
         out[indices] = out[indices] + values * weight  # there index_add_ flushes denormals
+
+
+def keep_at(e: Tensor, x: Tensor, indices: Tensor, sent: Tensor, beta: float) -> None:
+    """`e = beta * e + x`, in place, less `sent` at `indices`, which ascend; where that is not finite, `e` stays."""
+    find("selection.keep_at", e, _keep_at)(e, x, indices, sent, beta)
+
+
+def _keep_at(e: Tensor, x: Tensor, indices: Tensor, sent: Tensor, beta: float) -> None:
+    if bool(sent.isfinite().all()):
+        left = e[indices] * beta + (x[indices] - sent)
+        e.mul_(beta).add_(x).index_copy_(0, indices, left)
 
 
 def finite(x: Tensor) -> bool:

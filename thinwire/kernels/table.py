@@ -24,6 +24,7 @@ TABLE: dict[str, dict[str, str]] = {
         "cpu": "thinwire.kernels.cpu.selection:top",
         "gpu": "thinwire.kernels.gpu.selection:top",
     },
+    "selection.top_sum": {"cpu": "thinwire.kernels.cpu.selection:top_sum"},
     "selection.top_blocks": {
         "cpu": "thinwire.kernels.cpu.selection:top_blocks",
         "gpu": "thinwire.kernels.gpu.selection:top_blocks",
@@ -32,7 +33,11 @@ TABLE: dict[str, dict[str, str]] = {
         "cpu": "thinwire.kernels.cpu.selection:over",
         "gpu": "thinwire.kernels.gpu.selection:over",
     },
-    "selection.add_at": {"gpu": "thinwire.kernels.gpu.selection:add_at"},
+    "selection.add_at": {
+        "cpu": "thinwire.kernels.cpu.selection:add_at",
+        "gpu": "thinwire.kernels.gpu.selection:add_at",
+    },
+    "selection.keep_at": {"cpu": "thinwire.kernels.cpu.selection:keep_at"},
     "selection.subset": {"cpu": "thinwire.kernels.cpu.selection:subset"},
     "selection.merge": {"cpu": "thinwire.kernels.cpu.selection:merge"},
     "hadamard.peak": {"cpu": "thinwire.kernels.cpu.hadamard:peak"},

@@ -20,6 +20,16 @@ struct Golomb {
     }
 
     int64_t get(BitReader& in, uint64_t most) const {  // negative: beyond `most`
+        const uint64_t w = in.peek();  // 57 bits or more
+        const int ones = ~w >> 8 ? __builtin_clzll(~w) : 56;
+        if (!bits || ones + 1 + bits > 57) return get_slowly(in, most);
+        const uint64_t rest = w << (ones + 1) >> (64 - bits);  // the remainder, and perhaps one bit too many
+        const bool whole = rest >> 1 >= brief;                 // which is as good as random: no branch
+        in.at += ones + bits + whole;
+        return (int64_t)((uint64_t)ones * m + (whole ? rest - brief : rest >> 1));
+    }
+
+    int64_t get_slowly(BitReader& in, uint64_t most) const {
         uint64_t q = 0;
         for (;;) {
             const uint64_t w = ~in.peek();

@@ -15,11 +15,25 @@ if TYPE_CHECKING:
 
     from thinwire.kernels.key import Key
 
+DTYPES = (torch.float32, torch.int64, torch.float32)  # of a vector, places and values
+FINE, OUTSIDE = 0, 2  # what add_at and keep_at found; 1 is a value that is not finite
+
 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Indices and values of the `k` largest magnitudes."""
+    return _top(x, 0, 1.0, k)
+
+
+def top_sum(x: Tensor, e: Tensor, alpha: float, k: int) -> tuple[Tensor, Tensor]:
+    """Indices and values of the `k` largest magnitudes of x + alpha e, which is not stored."""
+    assert e.is_contiguous()
+    assert e.dtype == torch.float32
+    return _top(x, e.data_ptr(), alpha, k)
+
+
+def _top(x: Tensor, e: int, alpha: float, k: int) -> tuple[Tensor, Tensor]:
     indices, values = torch.empty(k, dtype=torch.int64), torch.empty(k)
-    _topk.top(x.data_ptr(), x.numel(), k, indices.data_ptr(), values.data_ptr(), *means(x))
+    _topk.top(x.data_ptr(), e, alpha, x.numel(), k, indices.data_ptr(), values.data_ptr(), *means(x))
     return indices, values
 
 
@@ -57,3 +71,31 @@ def merge(ai: Tensor, av: Tensor, bi: Tensor, bv: Tensor) -> tuple[Tensor, Tenso
     left, right = (ai.data_ptr(), av.data_ptr(), ai.numel()), (bi.data_ptr(), bv.data_ptr(), bi.numel())
     count = _topk.merge(*left, *right, indices.data_ptr(), values.data_ptr())
     return indices[:count], values[:count]
+
+
+def add_at(out: Tensor, indices: Tensor, values: Tensor, weight: float) -> None:
+    """`out[indices] += weight * values`."""
+    indices, values = indices.contiguous(), values.contiguous()
+    assert out.is_contiguous()
+    assert (out.dtype, indices.dtype, values.dtype) == DTYPES
+    to = (indices.data_ptr(), values.data_ptr(), indices.numel())
+    if _fine(_topk.add_at(out.data_ptr(), out.numel(), *to, weight), out.numel()):
+        return
+    out.fill_(torch.nan)
+
+
+def keep_at(e: Tensor, x: Tensor, indices: Tensor, sent: Tensor, beta: float) -> None:
+    """e = beta e + x, less `sent` at these places."""
+    indices, sent = indices.contiguous(), sent.contiguous()
+    assert e.is_contiguous()
+    assert x.is_contiguous()
+    assert (x.dtype, *(t.dtype for t in (e, indices, sent))) == (torch.float32, *DTYPES)
+    at = (indices.data_ptr(), sent.data_ptr(), indices.numel())
+    _fine(_topk.keep_at(e.data_ptr(), x.data_ptr(), e.numel(), *at, beta, torch.get_num_threads()), e.numel())
+
+
+def _fine(found: int, n: int) -> bool:
+    """Whether all values were finite; IndexError for places that cannot be, before anything has changed."""
+    if found == OUTSIDE:
+        raise IndexError(f"places are not ascending numbers below {n}")
+    return found == FINE
