@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
+import torch
+
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel, empty
 from thinwire.core.exchange import Exchange, part
@@ -53,7 +55,8 @@ class AllGather(Exchange):
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
         arrived = await self.gather(x, state, ctx)
-        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx))
+        out = x if x.dtype == torch.float32 else None
+        return REDUCE[self.reduce](self.channel.receive(arrived, part(state, "recv."), ctx, out=out))
 
     async def gather(self, x: Tensor, state: State, ctx: Context) -> list[Tensor]:
         """The first half: what `x` becomes is sent, and everybody's messages are taken, not decoded."""
