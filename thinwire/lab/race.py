@@ -60,6 +60,7 @@ OUTER = (
     "local-sgd:every=10",
     "sparse-loco:every=5",
     "qsparse-local-sgd:every=5,ratio=0.02",
+    "qsparse-local-sgd:every=5,ratio=0.01",
     "qsparse-local-sgd:every=10,ratio=0.02",
 )
 """Contestants with local steps, with periods that did well on the digits; others race by name."""

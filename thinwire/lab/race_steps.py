@@ -39,6 +39,8 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "diloco:every=5": 0.025,
         "qsparse-local-sgd:every=10,ratio=0.02": 0.05,
         "qsparse-local-sgd:every=10,ratio=0.05": 0.1,
+        "qsparse-local-sgd:every=5,ratio=0.01": 0.05,
+        "qsparse-local-sgd:every=5,ratio=0.005": 0.1,
     },
     "fashion": {
         "ddp": 0.025,
@@ -55,6 +57,8 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "sparse-loco:every=5": 0.05,
         "qsparse-local-sgd:every=5,ratio=0.02": 0.025,
         "qsparse-local-sgd:every=10,ratio=0.02": 0.0125,
+        "qsparse-local-sgd:every=5,ratio=0.01": 0.025,
+        "qsparse-local-sgd:every=5,ratio=0.005": 0.025,
     },
     "text": {
         "ddp": 0.1,
@@ -71,6 +75,7 @@ STEPS: Mapping[str, Mapping[str, float]] = {
         "sparse-loco:every=5": 0.2,
         "qsparse-local-sgd:every=5,ratio=0.02": 0.2,
         "qsparse-local-sgd:every=10,ratio=0.02": 0.2,
+        "qsparse-local-sgd:every=5,ratio=0.01": 0.2,
     },
 }
 
