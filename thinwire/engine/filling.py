@@ -74,7 +74,7 @@ class Filling:
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
         loop = self._loop
-        loop.runner.telemetry.events = []
+        loop.runner.telemetry.begin()
         self._launched, self.flags = [], []
         for bucket in loop.buckets:
             bucket.emptied()
