@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -95,9 +96,15 @@ class Gloo(Backend):
 
     def all_reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup) -> None:
         """As `dist.all_reduce` does, which looks at more than a wire's own groups need."""
-        options = AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(op)
-        self.finish(group.allreduce([x], options))
+        self.finish(group.allreduce([x], _options(op)))
+
+
+@cache
+def _options(op: dist.ReduceOp.RedOpType) -> AllreduceOptions:
+    """Made once for each operation: a group reads them."""
+    options = AllreduceOptions()
+    options.reduceOp = dist.ReduceOp(op)
+    return options
 
 
 class Nccl(Backend):

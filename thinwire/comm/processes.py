@@ -41,7 +41,7 @@ from thinwire.core.comm import (
     Wait,
     count,
 )
-from thinwire.core.desk import at_desk, away
+from thinwire.core.desk import at_desk, away, seated
 from thinwire.core.payload import HEADER, MAGIC, size_of
 
 T = TypeVar("T")
@@ -98,6 +98,7 @@ class Processes:
             PostRequest: self._post_one,
             RecvRequest: self._recv,
         }
+        self._edges: dict[tuple[Ranks, int], tuple[dist.ProcessGroup, int]] = {}
         self._posted = Posted()
         self._pinned = Pinned()
 
@@ -122,14 +123,21 @@ class Processes:
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                with away():
-                    if type(request) not in self._handlers and isinstance(request, Wait):
-                        answer = request.answer()
-                    else:
-                        with clock.span("wire"):
-                            answer = self.answer(request)
+                if seated():
+                    with away():
+                        answer = self._timed(request, clock)
+                else:
+                    answer = self._timed(request, clock)
         finally:
             coroutine.close()
+
+    def _timed(self, request: Any, clock: Clock) -> Any:
+        if type(request) not in self._handlers and isinstance(request, Wait):
+            return request.answer()
+        start = clock.now()
+        answer = self.answer(request)
+        clock.notes.append(("wire", start, clock.now()))
+        return answer
 
     def answer(self, request: Request[Any]) -> Any:
         """Do on the network what `request` asks for."""
@@ -142,9 +150,9 @@ class Processes:
                 f"awaited {request!r}; under a thinwire driver only requests of its Comm can be awaited "
                 "(there is no asyncio loop here)"
             )
-        me = request.ranks.index(self.comm.rank)
         if len(request.ranks) == 1:
             return _alone(request)
+        me = request.ranks.index(self.comm.rank)
         self.gate()
         count(self.comm.traffic, me, request)
         try:
@@ -155,7 +163,7 @@ class Processes:
 
     def _all_reduce(self, request: AllReduceRequest, me: int) -> Tensor:
         x = request.x
-        there = x if self._at_hand(x) else self._stage(x)[0]
+        there = x if self._backend.holds(x) and not self.comm.due else self._stage(x)[0]
         self._backend.all_reduce(there, OPS[request.op], self._groups[request.ranks])
         if there is x:
             return x
@@ -213,6 +221,8 @@ class Processes:
         if self._backend.batched or self._backend.holds(like):
             buffers = {p: self._backend.room(n, like.dtype, like) for p, n in known.items()}
             broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
+            if like.is_cpu and not (broken or self._backend.batched):
+                return buffers
             return {p: _to(buffer, like.device) for p, buffer in buffers.items() if p not in broken}
         buffers = {p: self._pinned.take(n, like.dtype) for p, n in known.items()}
         broken = self._post(ranks, dict(zip(sends, self._stage(*sends.values()), strict=True)), buffers)
@@ -262,9 +272,13 @@ class Processes:
 
         Also returns the peer's place in it.
         """
-        pair = tuple(sorted((self.comm.rank, ranks[peer])))
-        alone = self._groups.get(pair)
-        return (self._groups[ranks], peer) if alone is None else (alone, pair.index(ranks[peer]))
+        found = self._edges.get((ranks, peer))
+        if found is None:
+            pair = tuple(sorted((self.comm.rank, ranks[peer])))
+            alone = self._groups.get(pair)
+            found = (self._groups[ranks], peer) if alone is None else (alone, pair.index(ranks[peer]))
+            self._edges[ranks, peer] = found
+        return found
 
     def _broke(self, ranks: Ranks, peer: int, broken: set[int], error: RuntimeError) -> None:
         """Name the edge in an error, or go on without the peer where that is allowed."""
@@ -299,7 +313,7 @@ class Processes:
 
     def let_go(self) -> None:
         """Forget the groups, whose connections close with their last reference."""
-        self._groups = {}
+        self._groups, self._edges = {}, {}
 
     def finish(self) -> None:
         """Wait until every message that was posted has been received. A rank that posts calls it before it leaves."""
@@ -317,15 +331,14 @@ class Processes:
             self._backend.recv(x, sender, group)
         return request.ranks.index(self._global.index(sender)), x
 
-    def _at_hand(self, x: Tensor) -> bool:
-        """Whether the backend can read it where it is, and no check is due."""
-        return self._backend.holds(x) and not self.comm.due
-
     def _stage(self, *tensors: Tensor) -> list[Tensor]:
         """The tensors where the backend can read them; one that occurs twice is copied once.
 
         Checks that are due cross to the host with what is fetched, so that they are not waited for.
         """
+        due = [] if self._backend.batched else self.comm.due
+        if not due and all(map(self._backend.holds, tensors)):
+            return list(tensors)
         there: dict[int, Tensor] = {}
         low: dict[int, Tensor] = {}
         for x in tensors:
@@ -335,7 +348,6 @@ class Processes:
                 low[id(x)] = x
             elif id(x) not in there:
                 there[id(x)] = self._backend.bring(x)
-        due = [] if self._backend.batched else self.comm.due
         with at_desk() if low or due else nullcontext():
             for verdicts in due:
                 verdicts.send()

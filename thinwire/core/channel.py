@@ -66,7 +66,7 @@ class Channel(Config):
             return self.compressor  # its kernels pack in the pass that rounds
         return Coded(cast(SymbolCompressor, self.compressor), self.codec)
 
-    @property
+    @cached_property
     def predictable(self) -> bool:
         """Whether a receiver knows the size of every payload before it arrives."""
         return self.encoder.fixed_size and not self.memory.skips
@@ -75,6 +75,16 @@ class Channel(Config):
     def sends_always(self) -> bool:
         """Whether every rank sends a payload of at most `nbytes` in every step."""
         return not self.memory.skips
+
+    @cached_property
+    def feedback(self) -> Feedback | None:
+        """The memory's, where the encoder makes it in its own pass."""
+        return self.memory.feedback
+
+    @cached_property
+    def _one_pass(self) -> bool:
+        """Whether the sender's memory wants to see nothing of what is decoded."""
+        return self.feedback is not None or not (self.memory.remembers or self.memory.skips)
 
     def nbytes(self, layout: Layout) -> int:
         """Bytes of a whole payload: exact where `predictable`, otherwise an upper bound."""
@@ -88,7 +98,7 @@ class Channel(Config):
         """`send` for several vectors: sizes that a GPU must find out first are waited for once."""
         clock = vectors[0][2].clock
         with clock.span("encode"):
-            if self.memory.feedback is not None or not (self.memory.remembers or self.memory.skips):
+            if self._one_pass:
                 sealed = finish([self._begin(*vector) for vector in vectors])
                 return [ctx.sent(payload) for payload, (_, _, ctx) in zip(sealed, vectors, strict=True)]
             payloads = [self._send(*vector) for vector in vectors]
@@ -98,11 +108,11 @@ class Channel(Config):
         return payloads
 
     def _begin(self, x: Tensor, state: State, ctx: Context) -> Started:
-        if self.memory.feedback is None:
+        if self.feedback is None:
             p = self.memory.before(x, state, ctx)
             assert p is not None  # it does not skip
             return self.encoder.begin(p, ctx.layout, ctx.key, checksum=self.checksum)
-        (a, b), e = self.memory.feedback, state["residual"]
+        (a, b), e = self.feedback, state["residual"]
         return begin_with_feedback(self.encoder, x, e, ctx.layout, ctx.key, a, b, checksum=self.checksum)
 
     def _send(self, x: Tensor, state: State, ctx: Context) -> Payload | None:

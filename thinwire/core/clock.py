@@ -34,11 +34,12 @@ class Span(NamedTuple):
 class Running:
     """A span that has not ended."""
 
+    __slots__ = ("_clock", "_queued", "_start", "_what")
+
     def __init__(self, clock: Clock, what: str) -> None:
-        self._clock, self._what = clock, what
+        self._clock, self._what, self._start = clock, what, clock.now()
 
     def __enter__(self) -> None:
-        self._start = self._clock.now()
         if self._clock.stamp is not None:
             self._queued = self._clock.stamp(self._what != "wire")
 
@@ -46,7 +47,7 @@ class Running:
         clock = self._clock
         if clock.stamp is not None:
             clock.queued.append((self._what, self._queued, clock.stamp(False)))
-        clock.spans.append(Span(self._what, self._start, clock.now(), clock.bucket, clock.chunk))
+        clock.notes.append((self._what, self._start, clock.now()))
 
 
 @final
@@ -56,7 +57,7 @@ class Clock:
 
     bucket: int = 0
     chunk: int = 0
-    spans: list[Span] = field(default_factory=list)
+    notes: list[tuple[str, float, float]] = field(default_factory=list)  # what, from when, until when
     now: Now = perf_counter
     stamp: Callable[[bool], Stamp] | None = None
     """Where a GPU is timed too: a stamp at the end of what is queued; with True, at the start of work that is to be
@@ -70,4 +71,9 @@ class Clock:
     def mark(self, what: str) -> None:
         """Record a span without length, for something that happens now."""
         now = self.now()
-        self.spans.append(Span(what, now, now, self.bucket, self.chunk))
+        self.notes.append((what, now, now))
+
+    @property
+    def spans(self) -> list[Span]:
+        """What was noted, made when somebody asks."""
+        return [Span(what, start, stop, self.bucket, self.chunk) for what, start, stop in self.notes]

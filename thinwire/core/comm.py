@@ -154,7 +154,7 @@ class Traffic:
     def count(self, *tensors: Tensor) -> None:
         """Add one message per tensor."""
         self.messages += len(tensors)
-        self.bytes += sum(t.numel() * t.element_size() for t in tensors)
+        self.bytes += sum([t.nbytes for t in tensors])
 
 
 def to_tensor(data: bytes) -> Tensor:
@@ -175,7 +175,7 @@ def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:
     n = len(request.ranks)
     if isinstance(request, AllReduceRequest):
         traffic.messages += 2 * (n - 1)
-        traffic.bytes += 2 * (n - 1) * request.x.numel() * request.x.element_size() // n
+        traffic.bytes += 2 * (n - 1) * request.x.nbytes // n
     elif isinstance(request, AllGatherRequest):
         _add(traffic, n - 1, request.x)
     elif isinstance(request, AllToAllRequest):
@@ -188,7 +188,7 @@ def count(traffic: Traffic, rank: int, request: Request[Any]) -> None:
 
 def _add(traffic: Traffic, copies: int, x: Tensor) -> None:
     traffic.messages += copies
-    traffic.bytes += copies * x.numel() * x.element_size()
+    traffic.bytes += copies * x.nbytes
 
 
 @final

@@ -13,7 +13,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
-from thinwire.core.payload import HEADER, Payload, Tail
+from thinwire.core.payload import HEADER, Header, Payload, Tail
 from thinwire.core.started import Started, finish
 from thinwire.core.types import Key, Layout
 from thinwire.kernels import checksum as sums
@@ -102,13 +102,13 @@ class Compressor(Config, ABC):
         self, x: Tensor, layout: Layout | None = None, key: Key | None = None, *, checksum: bool = True
     ) -> Started:
         """Write the payload of `x`; `finish` seals it."""
-        flat, layout = _vector(x, layout)
+        vector, layout = _vector(x, layout)
         key = key or Key()
-        payload = Payload.new(self.nbytes(layout), flat.device)
+        payload = Payload.new(self.nbytes(layout), vector.device)
         if isinstance(self, FusedCompressor):
-            tail = self.write_fused(flat, layout, key, payload.body, checksum=checksum)
+            tail = self.write_fused(vector, layout, key, payload.body, checksum=checksum)
             return Started(payload, None, scheme(self, layout), key, checksum, tail)
-        used = self.write(flat, layout, key, payload.body)
+        used = self.write(vector, layout, key, payload.body)
         return Started(payload, used, scheme(self, layout), key, checksum)
 
     @final
@@ -134,9 +134,11 @@ class Compressor(Config, ABC):
         With a key, step, bucket and hop must be those of the key, and its seed is the sender's. With `fresh`, what
         was in `out` counts as zero.
         """
-        sender = self.check(payload, layout, out, key)
+        header = self.check(payload, layout, out, key)
         if layout.numel:
-            (self.put if fresh else self.add)(payload.aligned().body, layout, sender, out.detach().view(-1), weight)
+            seed, offset = (key.seed, key.offset) if key else (0, 0)
+            sender = Key(seed, header.step, max(0, header.rank), header.bucket, header.hop, offset)
+            (self.put if fresh else self.add)(payload.aligned().body, layout, sender, flat(out), weight)
 
     def mean(
         self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
@@ -151,16 +153,15 @@ class Compressor(Config, ABC):
             self.decode_add(payload, layout, out, weight, key=key, fresh=place == 0)
 
     @final
-    def check(self, payload: Payload, layout: Layout, out: Tensor | None, key: Key | None) -> Key:
-        """Every check before a payload is decoded, into `out` if into memory; returns the sender's key."""
+    def check(self, payload: Payload, layout: Layout, out: Tensor | None, key: Key | None) -> Header:
+        """Every check before a payload is decoded, into `out` if into memory; returns what the header says."""
         header = _payload(payload).open(scheme(self, layout), key=key, at_once=not self.decodes_any)
         if out is not None:
             _check_out(payload, layout, out)
         expected, got = self.nbytes(layout), payload.nbytes - HEADER.size
         if got > expected or (self.fixed_size and got != expected):
             raise PayloadError(f"{self.id} of {layout.numel} elements has {expected} body bytes; {got} arrived")
-        seed = key.seed if key else 0
-        return Key(seed, header.step, max(0, header.rank), header.bucket, header.hop, key.offset if key else 0)
+        return header
 
 
 class Biased(Compressor):
@@ -219,7 +220,7 @@ class FusedCompressor(Compressor):
         if not payloads or not layout.numel:
             out.zero_()
             return
-        self.put_all([payload.aligned().body for payload in payloads], layout, out.detach().view(-1), weight)
+        self.put_all([payload.aligned().body for payload in payloads], layout, flat(out), weight)
 
 
 def encode_with_feedback(
@@ -252,16 +253,16 @@ def begin_with_feedback(
     checksum: bool,
 ) -> Started:
     """Write such a payload, and the residual; `finish` seals it."""
-    flat, layout = _vector(x, layout)
+    vector, layout = _vector(x, layout)
     key = key or Key()
-    e = _residual(residual, flat)
-    payload = Payload.new(compressor.nbytes(layout), flat.device)
+    e = _residual(residual, vector)
+    payload = Payload.new(compressor.nbytes(layout), vector.device)
     if isinstance(compressor, FusedCompressor):
         tail = compressor.write_fused(
-            flat, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
+            vector, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
         )
         return Started(payload, None, scheme(compressor, layout), key, checksum, tail)
-    used = compressor.write_with_feedback(flat, layout, key, payload.body, e, alpha, beta)
+    used = compressor.write_with_feedback(vector, layout, key, payload.body, e, alpha, beta)
     return Started(payload, used, scheme(compressor, layout), key, checksum)
 
 
@@ -287,7 +288,12 @@ def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:
         layout = Layout.of([("", x)])
     if layout.numel != x.numel():
         raise ValueError(f"the layout has {layout.numel} elements but the tensor has {x.numel()}")
-    return x.detach().view(-1), layout
+    return flat(x), layout
+
+
+def flat(x: Tensor) -> Tensor:
+    """A contiguous tensor as a vector outside the graph; a view is made only if it is none, since that takes long."""
+    return x.detach().view(-1) if x.requires_grad or x.dim() != 1 else x
 
 
 def _payload(payload: Payload) -> Payload:
@@ -304,7 +310,7 @@ def _residual(e: Tensor, x: Tensor) -> Tensor:
             f"the residual is a contiguous float32 tensor of {x.numel()} elements on {x.device}; "
             f"got {e.dtype} of shape {tuple(e.shape)} on {e.device}"
         )
-    return e.detach().view(-1)
+    return flat(e)
 
 
 def _check_out(payload: Payload, layout: Layout, out: Tensor) -> None:

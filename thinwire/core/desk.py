@@ -78,6 +78,11 @@ def at_desk() -> Iterator[None]:
         _stand()
 
 
+def seated() -> bool:
+    """Whether this thread sits at the desk."""
+    return _HERE.sits
+
+
 def away() -> AbstractContextManager[None]:
     """Leave the desk to others during the block, where this thread sits at it."""
     return _left() if _HERE.sits else NOTHING

@@ -202,4 +202,4 @@ class Exchange(Config, ABC):
 
 def part(state: State, prefix: str) -> State:
     """The entries under a prefix, named without it."""
-    return {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)} if state else {}

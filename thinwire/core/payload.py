@@ -109,13 +109,13 @@ class Payload:
         What takes a look at a GPU is checked there, without a wait, and left to `later`, unless it must be known
         `at_once`. Where the host has not seen the header, the rank is then said to be -1.
         """
-        data, later = self.data, None if at_once else self.later
+        data, size, later = self.data, self.data.numel(), None if at_once else self.later
         if data.dtype != torch.uint8 or data.dim() != 1 or not data.is_contiguous():
             raise PayloadError(
                 f"a payload is a contiguous 1-D uint8 tensor; got {data.dtype} of shape {tuple(data.shape)}"
             )
-        if data.numel() < HEADER.size:
-            raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {data.numel()}: it was cut short")
+        if size < HEADER.size:
+            raise PayloadError(f"a payload has at least {HEADER.size} bytes; got {size}: it was cut short")
         if later is not None and key is not None and self.head is None:
             return self._open_unseen(scheme, key, later)
         magic, version, flags, rank, made_by, step, bucket, body_bytes, hop, zero, _ = HEADER.unpack(self._known())
@@ -123,8 +123,8 @@ class Payload:
             raise PayloadError(f"not a thinwire payload: it starts with {magic!r}, not {MAGIC!r}")
         if version != VERSION:
             raise PayloadError(f"payload of format {version}; this thinwire reads format {VERSION}")
-        if body_bytes != data.numel() - HEADER.size:
-            raise PayloadError(f"the header promises {body_bytes} bytes; {data.numel() - HEADER.size} arrived")
+        if body_bytes != size - HEADER.size:
+            raise PayloadError(f"the header promises {body_bytes} bytes; {size - HEADER.size} arrived")
         if flags & ~CHECKED or zero:
             raise PayloadError(DAMAGED)
         if later is not None:

@@ -63,4 +63,6 @@ def make(slots: Slots, layout: Layout, device: torch.device | None = None) -> St
 
 def cut(state: State, slots: Slots, start: int, stop: int) -> State:
     """The state of elements `start` to `stop`: views of what is per element, and the rest as a whole."""
+    if not state:
+        return {}
     return {name: t[start:stop] if slots[name].per == "element" else t for name, t in state.items()}

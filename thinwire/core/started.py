@@ -42,5 +42,7 @@ class Started:
 def finish(started: Sequence[Started]) -> list[Payload]:
     """All of them sealed, after one wait if any length is still on a GPU."""
     waiting = [one.used for one in started if isinstance(one.used, Tensor)]
-    sizes = iter(fetched(torch.cat(waiting)) if waiting else ())
+    if not waiting:
+        return [one.seal(one.used) for one in started]  # type: ignore[arg-type]  # none of them is a tensor
+    sizes = iter(fetched(torch.cat(waiting)))
     return [one.seal(int(next(sizes)) if isinstance(one.used, Tensor) else one.used) for one in started]

@@ -50,6 +50,7 @@ class Bucket:
         self.flat = torch.zeros(self.layout.numel, device=device)
         self.views = self.cut(self.flat)
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
+        self.lacks = len(self.views)  # tensors that have not been filled
         self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
         self.streams: set[torch.cuda.Stream] = set()  # those that filled it in this round, where it is on a GPU
         self.open: list[Round] = []  # rounds under way, the oldest first
@@ -66,17 +67,13 @@ class Bucket:
         edges = zip(self.layout.offsets, self.layout.sizes, self.layout.shapes, strict=False)
         return [x[at : at + size].view(shape) for at, size, shape in edges]
 
-    @property
-    def ready(self) -> bool:
-        """Whether every tensor has been filled."""
-        return all(self.used)
-
     def names(self, chunk: Chunk) -> str:
         """The tensors that a chunk holds a part of."""
         return ", ".join(dict.fromkeys(chunk.layout.names))
 
     def fill(self, tensor: int, value: Tensor) -> Tensor:
         """Take the gradient of one tensor, which may lie in the buffer already; returns its place there."""
+        self.lacks -= not self.used[tensor]
         self.used[tensor] = 1
         view = self.views[tensor]
         if view.is_cpu and value.dtype == view.dtype and value.is_contiguous():
@@ -94,6 +91,7 @@ class Bucket:
 
     def emptied(self) -> None:
         """Make ready for the next round."""
-        self.used = bytearray(len(self.views))
+        self.lacks = len(self.views)
+        self.used = bytearray(self.lacks)
         self.finite = True
         self.streams = set()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 
 from thinwire.engine.handover import Handover, follow
-from thinwire.engine.local import like, local
-from thinwire.engine.signal import GradSource, Source
+from thinwire.engine.local import is_sharded, like, local
+from thinwire.engine.signal import Source
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +53,7 @@ class Filling:
         self.looks = False  # whether somebody asks, at the end of the pass, if all of it was finite
         self.flags: list[Callable[[], bool]] = []  # the answers, one per bucket
         self._launched: list[Round] = []  # of this pass
+        self._unsent: list[Bucket] = []  # those that it has not launched, the next one last
         self.since_step = 0  # rounds since the last optimizer.step
         self._warned = False
         self.places = [
@@ -74,9 +75,9 @@ class Filling:
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
         loop = self._loop
-        loop.runner.telemetry.events = []
-        self._launched, self.flags = [], []
-        for bucket in loop.buckets:
+        loop.runner.telemetry.begin()
+        self._launched, self.flags, self._unsent = [], [], loop.buckets[::-1]
+        for bucket in self._unsent:
             bucket.emptied()
         told = self._warned or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
         if self.since_step and not loop.stepping and not told:
@@ -94,14 +95,14 @@ class Filling:
         if grad.is_sparse:
             raise ValueError(f"{item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
         view = place.bucket.fill(place.number, grad)
-        if not self._loop.runner.warm and self._source.fill(view, place.one.parameter, item.group):
+        source = self._source
+        if source.changes and not self._loop.runner.warm and source.fill(view, place.one.parameter, item.group):
             place.bucket.changed()
         return view
 
     def launch_full(self) -> None:
         """Send the buckets that have become full, in the order of the plan."""
-        buckets = self._loop.buckets
-        while len(self._launched) < len(buckets) and buckets[len(self._launched)].ready:
+        while self._unsent and not self._unsent[-1].lacks:
             self._launch()
 
     def launch_rest(self) -> list[Round]:
@@ -111,15 +112,15 @@ class Filling:
         """
         loop = self._loop
         loop.runner.telemetry.mark("backward ends")
-        unsent = {id(bucket) for bucket in loop.buckets[len(self._launched) :]}
-        for place in self.places:
+        unsent = {id(bucket) for bucket in self._unsent}
+        for place in self.places if unsent else ():
             if id(place.bucket) in unsent and not place.bucket.used[place.number]:
                 grad = loop.earlier(place)
                 if grad is None:
                     place.bucket.views[place.number].zero_()
                 else:
                     self.fill(place, grad)
-        while len(self._launched) < len(loop.buckets):
+        while self._unsent:
             self._launch()
         launched, self._launched = self._launched, []
         return launched
@@ -144,14 +145,15 @@ class Filling:
             self._deliver(bucket, x, agreed)
 
     def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
-        loop = self._loop
-        source = GradSource() if loop.runner.warm else self._source
-        loop.skipping.broken |= not agreed.finite
+        loop, source = self._loop, self._source
+        changes = source.changes and not loop.runner.warm
+        loop.skipping.broken |= agreed.broken > 0
         first, views = self._first[bucket.index], bucket.views if x is bucket.flat else bucket.cut(x)
         for number, (view, anywhere) in enumerate(zip(views, agreed.used, strict=True)):
             if anywhere:
                 place = self.places[first + number]
-                source.take(view, place.one.parameter, place.one.item.group)
+                if changes:
+                    source.take(view, place.one.parameter, place.one.item.group)
                 loop.deliver(place, view)
 
     def end(self) -> None:
@@ -160,14 +162,15 @@ class Filling:
         self.since_step += 1
 
     def _launch(self) -> None:
-        bucket = self._loop.buckets[len(self._launched)]
-        follow(bucket.streams)  # a model that computes on several has its gradients on several
+        bucket = self._unsent.pop()
+        if bucket.streams:
+            follow(bucket.streams)  # a model that computes on several has its gradients on several
         if self.looks:
             self.flags.append(_soundness(bucket))
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
         self._launched.append(runner.launch(bucket, lr, x=x, alone=False))
-        if len(self._launched) == len(self._loop.buckets):
+        if not self._unsent:
             runner.agree(self._launched)
 
 
@@ -192,9 +195,10 @@ def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
     """
     if p.grad is view:
         return True
-    if p.dtype != view.dtype or local(p).stride() != view.stride():
+    sharded = is_sharded(p)
+    if p.dtype != view.dtype or (local(p) if sharded else p).stride() != view.stride():
         return False
-    grad = like(p, view)
+    grad = like(p, view) if sharded else view
     if grad.device != p.device:  # FSDP keeps the shard on the host, and a DTensor is made where its mesh computes
         return False
     p.grad = grad

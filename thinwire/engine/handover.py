@@ -24,7 +24,7 @@ class Handover:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._filled = _now(device)
+        self._filled = _now(device) if device.type == "cuda" else None
         self._done: list[torch.cuda.Event] = []
 
     def work(self, *used: torch.Tensor | None, earlier: Handover | None = None) -> AbstractContextManager[None]:
@@ -80,9 +80,7 @@ def follow(streams: Iterable[torch.cuda.Stream]) -> None:
             current.wait_stream(stream)
 
 
-def _now(device: torch.device) -> torch.cuda.Event | None:
-    if device.type != "cuda":
-        return None
+def _now(device: torch.device) -> torch.cuda.Event:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     return event

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, cast, final
+from typing import Any, Generic, TypeVar, final
 
 import torch
 
@@ -51,13 +51,16 @@ class Piece(Wait, Generic[T]):
         self._gate = threading.Lock()
         self._gate.acquire()  # whoever waits gets it once the work is done, and passes it on
         self._over = False
-        self._value: T | None = None
+        self._value: Any = None
         self._error: BaseException | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         if not self._over:
             yield self
-        return self.result()
+        if not self._over or self._error is not None:
+            return self.result()
+        value: T = self._value
+        return value
 
     def answer(self) -> None:
         """Wait until it is done: what a driver does with a piece that a coroutine awaits."""
@@ -78,7 +81,8 @@ class Piece(Wait, Generic[T]):
         self.ended()
         if self._error is not None:
             raise self._error
-        return cast(T, self._value)
+        value: T = self._value
+        return value
 
     def settle(self, value: T | None, error: BaseException | None = None) -> None:
         """Let everybody go on who waits for it."""
@@ -171,7 +175,10 @@ class Lane:
         kept, self._kept, self._weight, self._woken = self._kept, [], 0, -math.inf
         lots: dict[int, deque[Piece[Any]]] = {}
         for slot, piece in kept:
-            lots.setdefault(slot, deque()).append(piece)
+            if slot in lots:
+                lots[slot].append(piece)
+            else:
+                lots[slot] = deque((piece,))
         for slot, lot in lots.items():
             self._queues[slot].put(lot)
 
@@ -217,16 +224,13 @@ def _run(driver: Processes, piece: Piece[Any], explain: Explain, turns: Turns | 
     try:
         result = work(driver)
     except Exception as error:  # whatever it was, the main thread raises it
-        _end(turns, piece)
+        if turns is not None:
+            turns.end(piece.number)
         piece.settle(None, explain(error))
     else:
-        _end(turns, piece)
+        if turns is not None:
+            turns.end(piece.number)
         piece.settle(result)
-
-
-def _end(turns: Turns | None, piece: Piece[Any]) -> None:
-    if turns is not None:
-        turns.end(piece.number)
 
 
 def own_device() -> int | None:

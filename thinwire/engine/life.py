@@ -27,7 +27,7 @@ class Life:
         """Tell the schedule of an event, if it waits for one of this kind."""
         if self._run is None:
             await self._go(None)
-        if isinstance(event, self._kinds):
+        if type(event) in self._kinds:
             await self._go(event)
 
     async def start(self) -> None:
@@ -41,31 +41,26 @@ class Life:
         if run is not None:
             run.close()
 
-    async def _go(self, event: Event | None) -> None:
+    @coroutine
+    def _go(self, answer: Any) -> Generator[Any, Any, None]:
+        """Send `answer`, pass on every request that is not for an event, and note the kinds that are waited for.
+
+        None are, when the schedule has ended.
+        """
         run = self._run = self._run or self._make()
         self._kinds = ()
         try:
-            self._kinds = await _until_next(run, event)
+            request = run.send(answer)
+            while type(request) is not Next:
+                try:
+                    answer = yield request
+                except BaseException as error:
+                    request = run.throw(error)
+                else:
+                    request = run.send(answer)
+            self._kinds = request.kinds
+        except StopIteration:
+            return
         except BaseException:
             self.again()
             raise
-
-
-@coroutine
-def _until_next(run: Run, answer: Any) -> Generator[Any, Any, tuple[type[Event], ...]]:
-    """Send `answer`, and pass on every request that is not for an event; returns the kinds that are waited for.
-
-    None are, when the schedule has ended.
-    """
-    try:
-        request = run.send(answer)
-        while not isinstance(request, Next):
-            try:
-                answer = yield request
-            except BaseException as error:
-                request = run.throw(error)
-            else:
-                request = run.send(answer)
-    except StopIteration:
-        return ()
-    return request.kinds

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 DTENSORS = "torch.distributed.tensor"  # it takes long to import; if nobody has, nothing is a DTensor
+WHOLE = (Tensor, torch.nn.Parameter)  # what most tensors are, to be told without a look at modules
 
 
 def is_sharded(tensor: Any) -> bool:
     """Whether it is a DTensor."""
+    if type(tensor) in WHOLE:
+        return False
     tensors = sys.modules.get(DTENSORS)
     return tensors is not None and isinstance(tensor, tensors.DTensor)
 
@@ -33,8 +36,10 @@ def local(tensor: Tensor) -> Tensor:
 def gradient(p: Tensor) -> Tensor:
     """The part of its gradient on this rank. Where FSDP offloads to the host, it may still be on its way there."""
     assert p.grad is not None
+    if not is_sharded(p.grad):
+        return p.grad
     part, sharded = local(p.grad), p.grad
-    if part is not sharded and part.is_cpu and sharded.device_mesh.device_type == "cuda":  # type: ignore[attr-defined]
+    if part.is_cpu and sharded.device_mesh.device_type == "cuda":  # type: ignore[attr-defined]
         torch.cuda.current_stream().synchronize()
     return part
 

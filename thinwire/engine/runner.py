@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
@@ -211,7 +211,8 @@ class Runner:
         if going.before is not None and agreed.broken:
             who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
             raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
-        going.handover.take()
+        if going.x.is_cuda:
+            going.handover.take()
         if agreed.broken:
             going.x.fill_(math.nan)
         self.telemetry.arrived(going)
@@ -317,23 +318,28 @@ class Runner:
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
             if not (facts.carries_nan or going.agreed.worth_sending):
                 return
+            if context.verdicts is None:  # on the host nothing is to be done around it
+                await exchanged(comm)
+                return
             with going.handover.work(going.x, going.before, *chunk.state.values(), earlier=theirs):
-                whole = chunk.stop - chunk.start == going.x.numel()
-                x = going.x if whole else going.x[chunk.start : chunk.stop]
-                if not facts.agrees and not finite(x):
-                    names = going.bucket.names(chunk)
-                    raise FloatingPointError(f"the model is not finite in step {going.number}: {names}")
-                if sampled:
-                    compressor = exchange.channels[0].compressor
-                    self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
-                if facts.agrees:
-                    _rescale(exchange, chunk, going.lr)
                 with _due(comm, context.verdicts):
-                    out = await exchange(x, chunk.state, Context(comm, *context))
-                if out is not x and out.data_ptr() != x.data_ptr():
-                    x.copy_(out)
-                if context.verdicts is not None:
-                    context.verdicts.send()
+                    await exchanged(comm)
+                context.verdicts.send()
+
+        async def exchanged(comm: Comm) -> None:
+            whole = chunk.stop - chunk.start == going.bucket.layout.numel
+            x = going.x if whole else going.x[chunk.start : chunk.stop]
+            if not facts.agrees and not finite(x):
+                names = going.bucket.names(chunk)
+                raise FloatingPointError(f"the model is not finite in step {going.number}: {names}")
+            if sampled:
+                compressor = exchange.channels[0].compressor
+                self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
+            if facts.agrees:
+                _rescale(exchange, chunk, going.lr)
+            out = await exchange(x, chunk.state, Context(comm, *context))
+            if out is not x and out.data_ptr() != x.data_ptr():
+                x.copy_(out)
 
         return carry
 
@@ -342,7 +348,7 @@ def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
     async def begin(comm: Comm) -> None:
         with going.handover.work(going.x, *chunk.state.values()):
             x = going.x[chunk.start : chunk.stop]
-            with _due(comm, context.verdicts):
+            with NOTHING if context.verdicts is None else _due(comm, context.verdicts):
                 await going.bucket.exchange.begin(x, chunk.state, Context(comm, *context))
             if context.verdicts is not None:
                 context.verdicts.send()
@@ -350,13 +356,9 @@ def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
     return begin
 
 
-def _due(comm: Comm, verdicts: Verdicts | None) -> AbstractContextManager[None]:
-    """Let the driver look at the checks before it sends anything that was made of what they checked."""
-    return NOTHING if verdicts is None else _listed(comm, verdicts)
-
-
 @contextmanager
-def _listed(comm: Comm, verdicts: Verdicts) -> Iterator[None]:
+def _due(comm: Comm, verdicts: Verdicts) -> Iterator[None]:
+    """Let the driver look at the checks before it sends anything that was made of what they checked."""
     comm.due.append(verdicts)
     try:
         yield

@@ -10,7 +10,7 @@ optimizer's next step then computes m'' from m and p.grad by itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Source(ABC):
     """Writes and reads buckets for one optimizer."""
 
+    changes: ClassVar[bool] = True
+    """Whether `fill` and `take` do anything."""
+
     @abstractmethod
     def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
         """Turn the gradient that lies in `place` into what is sent; returns whether that changed it."""
@@ -38,6 +41,8 @@ class Source(ABC):
 @final
 class GradSource(Source):
     """The gradient itself."""
+
+    changes: ClassVar[bool] = False
 
     def fill(self, place: Tensor, p: Parameter, group: int) -> bool:
         """Leave the gradient as it is."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from thinwire.core.clock import Span, Stamp
+    from thinwire.core.clock import Stamp
     from thinwire.core.compressor import Compressor
 
 SAMPLE_EVERY = 50  # rounds between measurements of the compression error
@@ -40,13 +40,13 @@ class Stats:
     bytes_before: int = 0  # sent by the methods before a switch
     messages_before: int = 0
 
-    def time(self, spans: Iterable[Span]) -> None:
-        """Add what the clocks recorded."""
-        for span in spans:
-            if span.what in self.seconds:
-                self.seconds[span.what] += span.stop - span.start
-            elif span.what in self.marks:
-                self.marks[span.what] += 1
+    def time(self, notes: Iterable[tuple[str, float, float]]) -> None:
+        """Add what a clock noted."""
+        for what, start, stop in notes:
+            if what in self.seconds:
+                self.seconds[what] += stop - start
+            elif what in self.marks:
+                self.marks[what] += 1
 
     def time_queued(self, queued: Iterable[tuple[str, Stamp, Stamp]]) -> None:
         """Add what a GPU took, after waiting for it."""

@@ -24,7 +24,7 @@ class Telemetry:
     def __init__(self, now: Now, traffic: Sequence[Traffic], ranks: int) -> None:
         self.now, self.traffic, self.ranks = now, traffic, ranks
         self.stats = Stats()
-        self.events: list[Span] = []  # of the last round
+        self._seen: list[tuple[str, float, int, Sequence[Clock]]] = []  # marks of the last round, with what followed
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
         self.stamp: Callable[[bool], Stamp] | None = None  # where a GPU is timed
         self._queued: list[tuple[str, Stamp, Stamp]] = []  # what it may not have done yet
@@ -33,21 +33,31 @@ class Telemetry:
         """A clock for one chunk of a bucket."""
         return Clock(bucket, chunk, now=self.now, stamp=self.stamp)
 
+    @property
+    def events(self) -> list[Span]:
+        """What happened in the last round, made when somebody asks."""
+        found = []
+        for what, when, bucket, clocks in self._seen:
+            found.append(Span(what, when, when, bucket, -1))
+            found += [span for clock in clocks for span in clock.spans]
+        return found
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._seen = []
+
     def mark(self, what: str) -> None:
         """Note something that concerns the whole round."""
-        clock = self.clock(-1, -1)
-        clock.mark(what)
-        self.events += clock.spans
+        self._seen.append((what, self.now(), -1, ()))
 
     def arrived(self, going: Round) -> None:
         """Add a bucket's round."""
-        self.events.append(Span("launch", going.launched, going.launched, going.bucket.index, -1))
+        self._seen.append(("launch", going.launched, going.bucket.index, going.clocks))
         for clock in going.clocks:
-            self.events += clock.spans
-            self.stats.time(clock.spans)
+            self.stats.time(clock.notes)
             self._queued += clock.queued
         self.stats.elements += going.bucket.layout.numel
-        self.stats.skipped += not going.agreed.finite
+        self.stats.skipped += going.agreed.broken > 0
 
     def apart(self, round_: int, distance: float) -> None:
         """Add a measured distance between models."""

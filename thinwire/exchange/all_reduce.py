@@ -7,6 +7,7 @@ n before the sum, so that 16-bit sums overflow no sooner than their mean.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
@@ -57,7 +58,7 @@ class AllReduce(Exchange):
         """Float32, with what the memory keeps of vectors that are sent whole."""
         return AllReduce(Channel(Identity(), self.channel.memory.plain))
 
-    @property
+    @cached_property
     def bare(self) -> bool:
         """Whether the vector itself is the body."""
         return self.channel.compressor == Identity() and not self.channel.memory.remembers
@@ -75,7 +76,10 @@ class AllReduce(Exchange):
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The mean over ranks."""
         if self.bare:
-            return await self._mean(x if x.dtype == torch.float32 else x.float(), ctx)
+            x = x if x.dtype == torch.float32 else x.float()
+            if self.wire == "fp32":  # small buckets feel every coroutine and every call of torch
+                return await ctx.comm.all_reduce(x.div_(ctx.comm.size))
+            return await self._mean(x, ctx)
         payload = self.channel.send(x, part(state, "send."), ctx)
         assert payload is not None
         total = Payload.new(payload.body.numel(), x.device)

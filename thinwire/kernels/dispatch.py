@@ -74,7 +74,7 @@ def select(x: Tensor) -> Kernels:
     if name is not None:
         return get(name)
     if x.is_cpu:
-        return get("cpu")
+        return _host()["cpu"]
     return _tiers()["gpu"] if x.is_cuda and "gpu" in _tiers() else get("reference")
 
 

@@ -38,14 +38,15 @@ async def launched(
     `event` is its first, where that has been heard of already. `see` is shown each gradient before it travels.
     """
     event = event or await loop.next(Gradient, Overdue)
-    loop.filling.begin()
+    filling, following = loop.filling, loop.next(Gradient, BackwardEnds)
+    filling.begin()
     while isinstance(event, Gradient):
-        view = loop.filling.fill(event.place, event.grad)
+        view = filling.fill(event.place, event.grad)
         if see is not None:
             see(event.place, view)
         loop.filled(event.place, view)
-        loop.filling.launch_full()
-        event = await loop.next(Gradient, BackwardEnds)
-    rounds = loop.filling.launch_rest()
+        filling.launch_full()
+        event = await following
+    rounds = filling.launch_rest()
     await loop.next(AllLaunched)
     return rounds

@@ -112,7 +112,7 @@ class Models(Schedule):
         return self._launch()
 
     def _launch(self) -> list[Round]:
-        self.loop.runner.telemetry.events = []
+        self.loop.runner.telemetry.begin()
         return [self.loop.runner.launch(bucket, before=bucket.extra["before"]) for bucket in self.loop.buckets]
 
     async def _exchange_models(self, rounds: list[Round]) -> list[Round]:

@@ -144,7 +144,7 @@ class Outer(Schedule):
     @torch.no_grad()
     def _launch(self, number: int) -> None:
         loop, kept = self.loop, self.loop.kept
-        loop.runner.telemetry.events = []
+        loop.runner.telemetry.begin()
         self._rounds[number] = []
         for bucket, members in self._fragments[number]:
             if self._of.merge.needs_sent or self._gossips:
