@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from nets import batch, equal_everywhere, flat, loss, net, train
+from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -152,3 +152,19 @@ def forgotten() -> int:
 
 def test_a_forgotten_wire_leaves_no_threads() -> None:
     assert on_ranks(forgotten, 2) == [0, 0]
+
+
+def detached_twice() -> str:
+    """A wire is detached in its block, and at the end of the block another one has its model."""
+    model = net()
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, tw.methods.qsgd()) as first:
+        first.detach()
+        second = tw.attach(model, optimizer, tw.methods.qsgd())
+    refused = said(lambda: tw.attach(model, optimizer, tw.methods.qsgd()))
+    second.detach()
+    return refused
+
+
+def test_a_wire_that_is_detached_twice_leaves_the_next_one_alone() -> None:
+    assert "attached already" in on_ranks(detached_twice, 1)[0]

@@ -125,7 +125,7 @@ class Wire:
         self._trained, self._buffers = members, floating(model)
         check_unclaimed(members)
         check_exclude([item for _, item in self._trained], settings.exclude)
-        self._quiet = 0  # depth of no_sync blocks
+        self._quiet, self._ended = 0, False  # depth of no_sync blocks; whether it is detached
         self._skipped = 0  # steps left out under methods before a switch
         self._hooks: list[Removable] = []
         self.inside: Inside | None = None  # what compresses inside the shard groups, under `fsdp`
@@ -228,9 +228,9 @@ class Wire:
     def settle(self) -> None:
         """Let nobody wait for this rank until its next step, or until all have called it, and end that step here.
 
-        With `Overlap(into_forward=...)` parameters lack what has not arrived of the last step: call it before you
-        read them yourself. It is also for ranks that are about to meet elsewhere, as in `dist.barrier`: servers whose
-        rules wait for gradients would otherwise wait for ranks which wait for them.
+        With `Overlap(into_forward=...)`, call it before you read parameters yourself, which may lack what has not yet
+        arrived, or gradients between backward and step. It is also for ranks that are about to meet elsewhere, as in
+        `dist.barrier`: servers whose rules wait for gradients would otherwise wait for ranks which wait for them.
         """
         self._driver.run(self._driver.settle())
 
@@ -246,7 +246,7 @@ class Wire:
         """
         check_method_type(method, "wire.switch({})")
         self._driver.check_switch(method)
-        self._driver.run(self._driver.schedule.catch_up())
+        self._driver.run(self._driver.schedule.settle())
         transport, runner, driver, loop = self._transport, self._runner, self._driver, self._loop
         models = any(one.sync.of.models or one.exchange.served for one in (self.method, method))
         kept = None if models else checkpoint.collect(runner, loop.buckets)
@@ -287,7 +287,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        self._driver.run(self._driver.schedule.catch_up())  # what is loaded afterwards must not be stepped
+        self._driver.run(self._driver.schedule.settle())  # what is loaded afterwards must not be stepped
         state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
         self._driver.run(resume(self._driver, state))
         found = self._restore(state, on_resize=on_resize)
@@ -354,6 +354,9 @@ class Wire:
         self._driver.run(self._driver.start())
 
     def _end(self, error: BaseException | None = None) -> None:
+        if self._ended:
+            return  # another wire may have the model by now
+        self._ended = True
         unclaim(self._trained, self._optimizer)
         for hook in self._hooks:
             hook.remove()

@@ -111,12 +111,12 @@ class Driver:
 
     async def settle(self) -> None:
         """All ranks are about to meet elsewhere, or somebody is about to read the parameters."""
-        await self.schedule.catch_up()
+        await self.schedule.settle()
         await self._life.happen(Settle())
 
     async def ends(self) -> None:
         """The wire is closed."""
-        await self.schedule.catch_up()
+        await self.schedule.settle()
         await self._life.happen(Ends())
 
     async def start(self) -> None:

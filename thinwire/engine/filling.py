@@ -126,7 +126,12 @@ class Filling:
         return launched
 
     async def results(self, rounds: Sequence[Round]) -> None:
-        """Wait round by round, deliver what arrived, and count the round.
+        """Wait round by round, deliver what arrived, and count the round."""
+        await self.arrive(rounds)
+        self.end()
+
+    async def arrive(self, rounds: Sequence[Round]) -> None:
+        """Wait round by round, and deliver what arrived.
 
         What arrived is checked when all of it is delivered: a GPU still works on it, and no step is taken before.
         """
@@ -134,7 +139,6 @@ class Filling:
         for going in rounds:
             self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
         self._loop.runner.check(rounds)
-        self.end()
 
     def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
         """Make gradients of a result, for each tensor that has a gradient on some rank."""

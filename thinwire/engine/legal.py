@@ -85,7 +85,12 @@ def _check_forward(method: Method) -> None:
     if method.overlap.into_forward is None:
         return
     in_step = isinstance(sync.of, Grad) and sync.staleness == 0 and sync.batches is None and not exchange.served
-    if not in_step or sync.adapt is not None or exchange.scope != "everybody":
+    if sync.adapt is not None:
+        raise ValueError(
+            f"{method.id} chooses compressors between two steps, when nothing is under way; "
+            "write Overlap(into_forward=None)"
+        )
+    if not in_step or exchange.scope != "everybody":
         raise ValueError(
             f"{method.id}: only gradients that all ranks exchange in step may arrive in the next forward pass; "
             "write Overlap(into_forward=None)"

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 MESSAGE = (
     "gradients are on their way until the next forward pass, and cannot be read, clipped, scaled or added to "
-    "({what}); write Overlap(into_forward=None) for a loop that does so between backward() and step(), or, to "
-    "accumulate gradients, `with wire.no_sync():` around all backward passes but the last"
+    "({what}); write Overlap(into_forward=None) for a loop that does so in every step, wire.settle() before it in a "
+    "loop that does so now and then, or, to accumulate gradients, `with wire.no_sync():` around all backward passes "
+    "but the last"
 )
 
 

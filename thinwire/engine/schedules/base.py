@@ -58,6 +58,10 @@ class Schedule(ABC):
     async def catch_up(self, buckets: Collection[int] | None = None) -> None:  # noqa: B027  (most wait in the step)
         """Wait for what the parameters of these buckets, or of all, still lack of the last step, and take it."""
 
+    async def settle(self) -> None:
+        """Wait for all that is under way, of the last step and of a backward pass that no step has followed."""
+        await self.catch_up()
+
     async def backward_begins(self) -> None:  # noqa: B027
         """Wait for what is under way of the pass before, since buckets may be laid anew."""
 

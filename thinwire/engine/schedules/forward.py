@@ -75,9 +75,23 @@ class Forward(Schedule):
 
     async def save(self) -> dict[str, Any]:
         """Nothing under way is saved."""
-        await self._drop()
-        await self.catch_up()
+        await self.settle()
         return await super().save()
+
+    async def settle(self) -> None:
+        """End the last step here, and let the results of a pass that no step has followed become gradients.
+
+        The optimizer takes that step itself then, as it does where steps wait.
+        """
+        await self.catch_up()
+        rounds, self._launched, self._word = self._launched, [], None
+        if not rounds:
+            return
+        dropped = [p for p in self._hidden if p.grad is None]
+        self._uncover()
+        await self.loop.filling.arrive(rounds)
+        for p in dropped:
+            p.grad = None
 
     async def backward_begins(self) -> None:
         """Take what no module has asked for, and leave out a pass that no step followed."""
@@ -94,8 +108,9 @@ class Forward(Schedule):
         if not wanted:
             return
         if self._word is not None:
-            word, self._word = self._word, None
-            if await word:
+            broken = await self._word
+            self._word = None
+            if broken:
                 await self._leave_out()
                 return
         for bucket in wanted:
@@ -123,14 +138,18 @@ class Forward(Schedule):
         if event.closure:
             raise ValueError(f"a closure's gradients are needed at once; {NOT_PIECEMEAL}")
         await self.catch_up()
-        if not self._launched:  # a step inside `no_sync`, which is this rank's own
+        if not self._launched:  # inside `no_sync` a step is this rank's own; after `settle` it has its gradients
             return
         self._open = {going.bucket.index: going for going in self._launched}
         self._launched, self._number = [], loop.runner.round
         self._step = Piecemeal(loop.optimizer)
         self._dropped = {id(p) for p in self._hidden if p.grad is None}
-        for place in loop.filling.places:
-            place.one.parameter.grad = None
+        self._uncover()
+
+    def _uncover(self) -> None:
+        """Take away what stands for gradients under way, since results are not copied into it."""
+        for p, _ in self.loop.trained:
+            p.grad = None
 
     async def _leave_out(self) -> None:
         """Some gradient is not finite: nothing steps."""
