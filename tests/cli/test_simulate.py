@@ -71,3 +71,8 @@ def test_bad_input_is_one_sentence(
     assert main(["simulate", *arguments]) == 2
     said = capsys.readouterr().err
     assert sentence in " ".join(said.split())
+
+
+def test_errors_are_printed_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--stragglers", "lognormal:-1"]) == 2
+    assert "--stragglers lognormal:-1: write" in " ".join(capsys.readouterr().err.split())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
+from ranks import on_ranks
+from torch import nn
 
 import thinwire as tw
-from thinwire.engine.plan import Item, plan_of
-from thinwire.planning.contestant import of_method
-from thinwire.planning.record import record
+from thinwire.engine.plan import Item, Parcel
+from thinwire.planning.contestant import Contestant, of_method
+from thinwire.planning.record import Recorded, record, record_agreement
 from thinwire.planning.script import Ask, Script, Work, extended
 from thinwire.sim.foresee import foresee
 from thinwire.sim.load import Load, Ready
@@ -19,12 +24,20 @@ ITEMS = [Item(f"{at}.weight", SHAPE, CPU) for at in range(3)]
 SIZE = 3 * 128 * 128
 
 
+def contestant(method: tw.Method, items: Sequence[Item], ranks: int) -> Contestant:
+    """What is recorded of a pass."""
+
+    def bucket(method: tw.Method, parcel: Parcel) -> Recorded:
+        grad = torch.randn(parcel.layout.numel, generator=torch.Generator().manual_seed(0))
+        return record(method, parcel, grad, ranks, rounds=1)
+
+    return of_method(
+        method, items, ranks, bucket, lambda method, parcels: record_agreement(method, parcels, ranks, rounds=1)
+    )
+
+
 def recorded(text: str, ranks: int) -> list[Ask]:
-    method = tw.method(text)
-    parcel = plan_of(method, ITEMS, None, ()).parcels[0]
-    grad = torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
-    scripts = record(method, parcel, grad, ranks, rounds=1)
-    return [part for script in scripts for part in script.parts if isinstance(part, Ask)]
+    return contestant(tw.method(text), ITEMS, ranks).asks
 
 
 @pytest.mark.parametrize(
@@ -39,14 +52,89 @@ def recorded(text: str, ranks: int) -> list[Ask]:
     ],
 )
 def test_messages_are_those_of_the_exchange(text: str, kinds: list[str]) -> None:
-    """The first is the agreement: a few bytes."""
+    """Of a few bytes are agreements: before what is compressed, after what carries a NaN by itself."""
     asks = recorded(text, 3)
     assert [ask.kind for ask in asks] == kinds
-    if text != "d-psgd":
-        assert asks[0].size < 100
+    few = [ask.size < 100 for ask in asks]
+    assert few == [text not in ("sgd", "d-psgd")] + (len(kinds) - 1) * [text == "sgd"]
     if text in ("sgd", "bf16"):
-        assert asks[1].size == (4 if text == "sgd" else 2) * SIZE
-        assert asks[1].width == (4 if text == "sgd" else 2)
+        largest = max(asks, key=lambda ask: ask.size)
+        assert (largest.size, largest.width) == ((4 * SIZE, 4) if text == "sgd" else (2 * SIZE, 2))
+
+
+ONE_BY_ONE = tw.Overlap(bucket_mb=0.01)
+PASSES = {
+    "plain": replace(tw.methods.sgd(), overlap=ONE_BY_ONE),
+    "cast": replace(tw.method("bf16"), overlap=ONE_BY_ONE),
+    "gathered": tw.methods.topk(),
+    "scattered": replace(tw.methods.qsgd(), overlap=tw.Overlap(bucket_mb=1, chunk_mb=0.03)),
+    "factored": replace(tw.method("powersgd:rank=2"), overlap=ONE_BY_ONE),
+}
+"""Buckets of one tensor, or of chunks; biases travel uncompressed."""
+WORLD = 2
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128), nn.Linear(128, 128))
+
+
+def step_of_processes() -> dict[str, tuple[float, float]]:
+    """Messages and bytes of the third step of each method."""
+    found = {}
+    for name, method in PASSES.items():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sent = []
+        with tw.attach(model, optimizer, method) as wire:
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(4, 128)).square().mean().backward()
+                optimizer.step()
+                sent.append(wire.stats())
+        found[name] = (
+            sent[2]["messages"] - sent[1]["messages"],
+            sent[2]["bytes_sent"] - sent[1]["bytes_sent"],
+        )
+    return found
+
+
+def test_a_pass_sends_what_processes_send_in_a_step() -> None:
+    real = on_ranks(step_of_processes, WORLD)[0]
+    items = [Item(name, tuple(p.shape), CPU) for name, p in net().named_parameters()]
+    for name, method in PASSES.items():
+        same_bytes_and_messages(name, contestant(method, items, WORLD).asks, WORLD, *real[name])
+
+
+def same_bytes_and_messages(name: str, asks: Sequence[Ask], ranks: int, messages: float, sent: float) -> None:
+    """Shards and places are of slightly different sizes; of a sum, the network counts whole bytes."""
+    assert sum(ask.messages(ranks) for ask in asks) == messages, name
+    found = sum(ask.sent(ranks) for ask in asks)
+    about = 0.03 * sent if name in ("gathered", "scattered") else len(asks)
+    assert found == pytest.approx(sent, abs=about), name
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_of_several_ranks_sends_what_simulated_ones_do(name: str) -> None:
+    def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+        out: torch.Tensor = model(torch.ones(4, 128)).square().mean()
+        return out
+
+    problem = tw.sim.Problem(net, loss)
+    few, more = (tw.simulate(PASSES[name], problem, workers=4, steps=steps).stats[0] for steps in (2, 3))
+    items = [Item(name, tuple(p.shape), CPU) for name, p in net().named_parameters()]
+    sent = (more[what] - few[what] for what in ("messages", "bytes_sent"))
+    same_bytes_and_messages(name, contestant(PASSES[name], items, 4).asks, 4, *sent)
+
+
+def test_plain_sums_agree_once_and_after_the_last_bucket() -> None:
+    items = [Item(f"{at}", (64, 64), CPU) for at in range(5)]
+    one = contestant(PASSES["plain"], items, 2)
+    assert [len(sending.scripts) for sending in one.sendings] == [1, 1]
+    assert [sending.names for sending in one.sendings][-1] == ()
+    one = contestant(replace(PASSES["plain"], overlap=tw.Overlap(bucket_mb=0.001)), ITEMS, 2)
+    assert [[script.weight for script in sending.scripts] for sending in one.sendings] == [[1 << 16]] * 3 + [[None]]
+    assert [ask.size for ask in one.asks] == [1 << 16] * 3 + [3 * 18]
 
 
 @pytest.mark.parametrize("text", ["sgd", "int8", "ef-signsgd", "powersgd:rank=2"])
@@ -54,9 +142,7 @@ def test_bytes_are_those_of_the_clock(text: str) -> None:
     """`foresee` counts what every message carries."""
     method, ranks = tw.method(text), 4
     load = Load(tuple(Ready(item.name, item.shape, 0.1) for item in ITEMS), 0.1)
-    parcel = plan_of(method, ITEMS, None, ()).parcels[0]
-    grad = torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
-    one = of_method(method, ITEMS, ranks, lambda method, _: record(method, parcel, grad, ranks, rounds=1))
+    one = contestant(method, ITEMS, ranks)
     expected = foresee(method, load, ranks, steps=1).bytes_sent / ranks
     assert one.sent(ranks) == pytest.approx(expected, rel=0.01)
     remembers = {"ef-signsgd": 4 * SIZE * (1 + 1 / ranks), "powersgd:rank=2": 8 * SIZE}
@@ -84,4 +170,4 @@ def test_extended_messages_are_those_of_so_many_ranks() -> None:
 @pytest.mark.parametrize("text", ["asgd", "ad-psgd", "ssp"])
 def test_what_has_no_common_step_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no step that all ranks take together.*write tw.simulate"):
-        of_method(tw.method(text), ITEMS, 4, lambda method, parcel: ())
+        contestant(tw.method(text), ITEMS, 4)

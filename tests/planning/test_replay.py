@@ -123,6 +123,30 @@ def test_a_piece_waits_for_another_of_its_bucket() -> None:
     assert done.step == pytest.approx(0.5 + MB * 8 / 1e9)
 
 
+def test_small_pieces_that_follow_each_other_closely_are_handed_over_together() -> None:
+    """The first wakes its lane; those after it wait for company, for the end of the pass, or for a millisecond."""
+    place, gather = Place(2, Link(1e9, goodput=1.0)), Ask("gather", 125.0)  # a microsecond
+    small, large = Script((gather,), 1 << 10), Script((gather,), 1 << 16)
+
+    def ends(*scripts: Script, gap: float = 1e-4, close: bool = True) -> float:
+        acts: list[Act] = []
+        for script in scripts:
+            acts += [Launch((script,)), Work(gap)]
+        acts += [Launch(())] if close else []
+        return replay([*acts, Work(0.005), Await(), Mark()], place).waited["latency"]
+
+    def step(*scripts: Script, gap: float = 1e-4) -> float:
+        acts: list[Act] = [act for script in scripts for act in (Launch((script,)), Work(gap))]
+        return replay([*acts, Await(), Mark()], place).step
+
+    assert step(small) == pytest.approx(1e-4)
+    assert step(small, small) == pytest.approx(2e-4 + 1e-6)  # the second leaves when the loop waits for it
+    assert step(small, small, large) == pytest.approx(3e-4)
+    assert step(small, small, Script((gather,))) == pytest.approx(3e-4)
+    assert step(small, small, gap=2e-3) == pytest.approx(4e-3)
+    assert ends(small, small) == 0.0
+
+
 def test_results_that_may_be_late_hide_behind_the_next_step() -> None:
     ring = Script((Ask("ring", MB),))
     item = Item("w", (250_000,), CPU)
@@ -144,10 +168,12 @@ def test_the_same_step_as_on_the_clock_that_carries_every_message() -> None:
     sendings = tuple(
         Sending(
             tuple(item.name for item in parcel.items),
-            (Script((Ask("ring", 21, 1),)), Script((Ask("ring", 4 * parcel.layout.numel),))),
+            (Script((Ask("ring", 4 * parcel.layout.numel),), 4 * parcel.layout.numel),),
         )
         for parcel in plan.parcels
     )
+    said = sum(17 + len(parcel.items) for parcel in plan.parcels)
+    sendings = (*sendings, Sending((), (Script((Ask("ring", said, 1),)),)))
     there = Setting(8, Link(1e9, 5e-5, goodput=1.0), computing, Sockets())
     expected = foresee(method, work, 8, steps=1, network=tw.Network("1gbit", "50us")).step
     assert there.seconds(Contestant("sgd", sendings, 5)) == pytest.approx(expected, rel=0.02)

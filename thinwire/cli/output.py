@@ -16,7 +16,7 @@ from rich.table import Table
 from thinwire.lab import records
 from thinwire.lab.records import Row
 
-errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False, emoji=False)  # "lognormal:-1:" is no picture
 
 
 def collect(rows: Iterable[Row], what: str) -> list[Row]:
@@ -53,12 +53,12 @@ def show(
         table.add_column(name, justify="left" if name in ("method", "kernel", "backend") else "right")
     for row in rows:
         table.add_row(*(_cell(row[name], spec) for name, spec in columns.items()))
-    Console(highlight=False, width=width).print(table)
+    Console(highlight=False, width=width, emoji=False).print(table)
 
 
 def say(line: str) -> None:
     """A sentence below a table."""
-    Console(highlight=False).print(line, soft_wrap=True)
+    Console(highlight=False, emoji=False).print(line, soft_wrap=True)
 
 
 def keep(path: Path | None, rows: Sequence[Row]) -> None:

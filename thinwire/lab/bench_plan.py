@@ -181,7 +181,7 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "summed": link.share(summed=True),
         "burst_kb": link.burst / 1e3,
         "crowds": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.crowds),
-        "cores": max(
+        "codec_cores": max(
             (part.cores for script in one.scripts for part in script.parts if isinstance(part, Work)), default=0.0
         ),
         "computing_cores": setting.computing.cores,

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.engine.plan import Item, Parcel
     from thinwire.planning.computing import Computing
+    from thinwire.planning.record import Recorded
 
-Record = Callable[["Method", "Parcel"], tuple[Script, ...]]
+Record = Callable[["Method", "Parcel"], "Recorded"]
+Agree = Callable[["Method", "Sequence[Parcel]"], Script]
 META = torch.device("meta")
 
 
 class Sending(NamedTuple):
-    """One bucket: the parameters that must be ready, and the pieces of work that carry it."""
+    """One bucket: the parameters that must be ready, and the pieces of work that carry it.
+
+    What all buckets of a pass agree on comes after the last of them, and has no parameters of its own.
+    """
 
     names: tuple[str, ...]
     scripts: tuple[Script, ...]
@@ -115,18 +120,21 @@ class Contestant:
         return [*acts, Work(self.overhead, computing.cores), Mark()]
 
 
-def of_method(method: Method, items: Sequence[Item], ranks: int, record: Record) -> Contestant:
-    """The engine's own plan of a method, each bucket with what `record` found."""
+def of_method(method: Method, items: Sequence[Item], ranks: int, record: Record, agree: Agree) -> Contestant:
+    """The engine's own plan of a method: each bucket with what `record` found, and what `agree` found of the pass."""
     check(method)
     plan = plan_of(method, items, None, ())
-    sendings = tuple(
-        Sending(tuple(item.name for item in parcel.items), record(method, parcel), parcel.fragment)
-        for parcel in plan.parcels
-    )
+    found = [(parcel, record(method, parcel)) for parcel in plan.parcels]
+    sendings = [
+        Sending(tuple(item.name for item in parcel.items), one.scripts, parcel.fragment) for parcel, one in found
+    ]
     sync = method.sync
+    if not sync.of.models:  # with nothing to agree on, what has been kept is handed over after the last bucket
+        owing = [parcel for parcel, one in found if one.owes]
+        sendings.append(Sending((), (agree(method, owing),) if owing else ()))
     return Contestant(
         method.id,
-        sendings,
+        tuple(sendings),
         method.lanes,
         every=sync.every,
         late=sync.staleness or 0,

@@ -24,7 +24,7 @@ from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
 from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
-from thinwire.planning.record import FEW, record
+from thinwire.planning.record import FEW, Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Script, Work
 
@@ -52,7 +52,7 @@ class Profile:
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
-    _known: dict[tuple[object, ...], tuple[Script, ...]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
 
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured."""
@@ -65,22 +65,26 @@ class Profile:
         """A method on so many ranks, measured now."""
         self.say(method.id)
 
-        def recorded(method: Method, parcel: Parcel) -> tuple[Script, ...]:
+        def recorded(method: Method, parcel: Parcel) -> Recorded:
             return self._recorded(method, parcel, ranks)
 
-        made = of_method(method, self.computing.items, ranks, recorded)
+        def agreement(method: Method, parcels: Sequence[Parcel]) -> Script:
+            self.company.together()
+            return typical((record_agreement(method, parcels, ranks, ROUNDS, self.device),), self.company)[0]
+
+        made = of_method(method, self.computing.items, ranks, recorded, agreement)
         if made.codec and not self.device.queued:
             made = _with_cores(made, self._crowded(made, method, ranks))
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
-    def _recorded(self, method: Method, parcel: Parcel, ranks: int, rounds: int = ROUNDS) -> tuple[Script, ...]:
+    def _recorded(self, method: Method, parcel: Parcel, ranks: int, rounds: int = ROUNDS) -> Recorded:
         """Buckets of equal shapes are measured once."""
         which = (method.id, parcel.layout.shapes, parcel.compressed, ranks, rounds)
         if which not in self._known:
             self.company.together()
             found = record(method, parcel, self._flat(parcel), ranks, rounds, self.device)
-            self._known[which] = typical(found, self.company)
+            self._known[which] = found._replace(scripts=typical(found.scripts, self.company))
         return self._known[which]
 
     def _largest(self, method: Method) -> Parcel:
@@ -93,15 +97,15 @@ class Profile:
         need the core.
         """
         parcel, ranks = self._largest(method), min(FEW, ranks)  # how much slower depends little on how many ranks
-        known, share = self._recorded(method, parcel, ranks), self.computing.share
-        cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings))
+        known, share = self._recorded(method, parcel, ranks).scripts, self.computing.share
+        cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
         if lanes < 2:
             return cores
         flat = self._flat(parcel)
         self.company.together()
         with ThreadPoolExecutor(lanes) as busy:
             going = [busy.submit(record, method, parcel, flat, ranks, BESIDE) for _ in range(lanes)]
-            taken = median(_seconds(one.result()) for one in going)
+            taken = median(_seconds(one.result().scripts) for one in going)
         (slower,) = self.company.typical([taken / _seconds(known)])
         each = share / lanes
         return max(min(cores, each), slower * each if slower > 1 else 0.0)
@@ -114,7 +118,7 @@ class Profile:
         if self.step is None or not made.codec or self.device.queued:
             return 1.0, 1.0
         parcel = self._largest(method)
-        known = self._recorded(method, parcel, ranks)
+        known = self._recorded(method, parcel, ranks).scripts
         flat, times = self._flat(parcel), list[float]()
         self.company.together()
         with ThreadPoolExecutor(1) as lane:
@@ -125,7 +129,7 @@ class Profile:
                 times.append(time.perf_counter() - start)
         whole = times[:-1] or times  # the last may have had the machine to itself
         slower = self.company.typical(
-            [_seconds(going.result()) / _seconds(known), median(whole) / self.computing.step]
+            [_seconds(going.result().scripts) / _seconds(known), median(whole) / self.computing.step]
         )
         cores = self.computing.cores + _cores(made.scripts)
         expected = max(1.0, cores / self.computing.share)
@@ -140,8 +144,8 @@ def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]
     works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
     figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
     return tuple(
-        Script(tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in script.parts))
-        for script in scripts
+        replace(s, parts=tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in s.parts))
+        for s in scripts
     )
 
 
@@ -149,8 +153,8 @@ def _with_cores(made: Contestant, cores: float) -> Contestant:
     sendings = tuple(
         one._replace(
             scripts=tuple(
-                Script(tuple(p._replace(cores=cores) if isinstance(p, Work) else p for p in script.parts))
-                for script in one.scripts
+                replace(s, parts=tuple(p._replace(cores=cores) if isinstance(p, Work) else p for p in s.parts))
+                for s in one.scripts
             )
         )
         for one in made.sendings

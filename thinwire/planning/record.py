@@ -1,18 +1,22 @@
-"""Record: let the engine's own runner exchange one bucket between ranks in this process, and write down what it did.
+"""Record: let the engine's own runner exchange buckets between ranks in this process, and write down what it did.
 
 The ranks are on a clock on which the network takes no time, and exchange real numbers, so that their pieces of work,
 agreements and messages are those of training. What rank 0 computes between its requests is timed with the clock of
 this machine. Every number of ranks needs a recording of its own; more than `EXACT` are extended from fewer.
+
+Buckets are recorded one by one, since many of a model are alike. What plain sums have in common in a pass, the
+agreement after the last of them, is recorded by itself.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from types import coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final
 
 import torch
 
@@ -43,76 +47,120 @@ MOST = 16  # ranks of a recording where what happens depends on their number
 APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
 
 
+class Recorded(NamedTuple):
+    """The pieces of work of one bucket in the order of launch, and whether they wait for an agreement of the pass."""
+
+    scripts: tuple[Script, ...]
+    owes: bool = False
+
+
 def record(
     method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int = 3, device: Device = HOST
-) -> tuple[Script, ...]:
-    """The scripts of one bucket's round, in the order of launch, for any number of ranks."""
+) -> Recorded:
+    """One bucket's round, for any number of ranks; without the agreement that plain sums of a pass make together."""
+    return _for(ranks, lambda n: _recorded(method, (parcel,), (grad,), n, rounds, device), method.id)
+
+
+def record_agreement(
+    method: Method, parcels: Sequence[Parcel], ranks: int, rounds: int = 3, device: Device = HOST
+) -> Script:
+    """The one agreement of all buckets of a pass that owe one.
+
+    It says something of every tensor and nothing of its numbers, so that one element stands for each of them.
+    """
+    small = [
+        replace(parcel, items=tuple(item._replace(shape=(1,), whole=0) for item in parcel.items))
+        for parcel in parcels
+    ]
+    grads = [torch.ones(len(parcel.items), device=parcel.items[0].device) for parcel in small]
+    found = _for(ranks, lambda n: _recorded(method, small, grads, n, rounds, device, agrees=True), method.id)
+    return found.scripts[-1]
+
+
+def _for(ranks: int, found: Callable[[int], _Passes], name: str) -> Recorded:
+    """What was found for so many ranks: recorded as they are, or extended from fewer."""
     if ranks <= EXACT:
-        return _medians(_recorded(method, parcel, grad, ranks, rounds, device))
-    few, more = (_medians(_recorded(method, parcel, grad, n, rounds, device)) for n in (FEW, EXACT))
-    if [script.shape for script in few] == [script.shape for script in more]:
-        return tuple(extended((FEW, a), (EXACT, b), ranks) for a, b in zip(few, more, strict=True))
+        return found(ranks).typical
+    few, more = (found(n).typical for n in (FEW, EXACT))
+    if [script.shape for script in few.scripts] == [script.shape for script in more.scripts]:
+        pairs = zip(few.scripts, more.scripts, strict=True)
+        return more._replace(scripts=tuple(extended((FEW, a), (EXACT, b), ranks) for a, b in pairs))
     if ranks > MOST:
         raise ValueError(
-            f"{method.id} sends other messages on every number of ranks, and is recorded for {MOST} at most; "
+            f"{name} sends other messages on every number of ranks, and is recorded for {MOST} at most; "
             f"write hosts={MOST}, or leave it out"
         )
-    return _medians(_recorded(method, parcel, grad, ranks, rounds, device))
+    return found(ranks).typical
+
+
+@final
+@dataclass
+class _Passes:
+    """What rank 0 did in each of several passes, and whether a bucket of theirs owed an agreement."""
+
+    scripts: list[tuple[Script, ...]] = field(default_factory=list)
+    owes: bool = False
+
+    @property
+    def typical(self) -> Recorded:
+        """One of them: the median of each part. Where passes differ in what happens, it is the last of them."""
+        last = self.scripts[-1]
+        alike = [one for one in self.scripts if [s.shape for s in one] == [s.shape for s in last]]
+        scripts = []
+        for at, script in enumerate(last):
+            parts = (_middle([one[at].parts[place] for one in alike]) for place in range(len(script.parts)))
+            scripts.append(replace(script, parts=tuple(parts)))
+        return Recorded(tuple(scripts), self.owes)
 
 
 def _recorded(
-    method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int, device: Device
-) -> list[tuple[Script, ...]]:
-    """The scripts of rank 0 in each of several rounds; one before them is not noted."""
+    method: Method,
+    parcels: Sequence[Parcel],
+    grads: Sequence[Tensor],
+    ranks: int,
+    rounds: int,
+    device: Device,
+    *,
+    agrees: bool = False,
+) -> _Passes:
+    """Several passes over some buckets, with the agreement at their end or without; one before them is not noted."""
     clock = VirtualClock(ranks, INSTANT)
-    found: list[tuple[Script, ...]] = []
+    found = _Passes()
+
+    async def life(rank: int) -> None:
+        transport = Recorder(clock, rank, method.lanes, device)
+        telemetry = Telemetry(transport.now, transport.traffic, clock.size)
+        first = method.sync.warmup + 1  # the first round of all also measures the error
+        runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)
+        buckets = [runner.bucket(number, parcel) for number, parcel in enumerate(parcels)]
+        mine = [torch.roll(grad, rank * APART) for grad in grads]
+        models = method.sync.of.models
+        for bucket, grad in zip(buckets, grads, strict=True):
+            for chunk in bucket.chunks if models else ():
+                bucket.exchange.start(grad[chunk.start : chunk.stop], chunk.state)
+        for number in range(rounds + 1):
+            transport.begin()
+            going = []
+            for bucket, grad in zip(buckets, mine, strict=True):
+                bucket.flat.copy_(grad)
+                bucket.used = bytearray(b"\1" * len(bucket.views))
+                bucket.finite = None if grad.is_cuda else True  # a GPU is asked when the round begins
+                going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))
+            found.owes = any(one.owes for one in going)
+            if agrees:
+                runner.agree(going)
+            for one in going:
+                await runner.wait(one)
+            runner.check(going)
+            runner.end_round()
+            if rank == 0 and number:
+                found.scripts.append(transport.scripts())
+
     with torch.no_grad(), device.restored():  # ranks enter and leave streams in turns
         for rank in range(ranks):
-            clock.spawn(rank, _life(clock, rank, method, parcel, grad, rounds, found, device))
+            clock.spawn(rank, life(rank))
         clock.run()
     return found
-
-
-async def _life(
-    clock: VirtualClock,
-    rank: int,
-    method: Method,
-    parcel: Parcel,
-    grad: Tensor,
-    rounds: int,
-    found: list[tuple[Script, ...]],
-    device: Device,
-) -> None:
-    transport = Recorder(clock, rank, method.lanes, device)
-    telemetry = Telemetry(transport.now, transport.traffic, clock.size)
-    first = method.sync.warmup + 1  # the first round of all also measures the error
-    runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)
-    bucket = runner.bucket(0, parcel)
-    mine = torch.roll(grad, rank * APART)
-    if method.sync.of.models:
-        for chunk in bucket.chunks:
-            bucket.exchange.start(grad[chunk.start : chunk.stop], chunk.state)
-    for number in range(rounds + 1):
-        bucket.flat.copy_(mine)
-        bucket.used = bytearray(b"\1" * len(bucket.views))
-        bucket.finite = None if mine.is_cuda else True  # a GPU is asked when the round begins
-        transport.begin()
-        going = runner.launch(bucket, 1.0, mine.clone() if method.sync.of.models else None)
-        await runner.wait(going)
-        runner.check([going])
-        runner.end_round()
-        if rank == 0 and number:
-            found.append(transport.scripts())
-
-
-def _medians(found: Sequence[tuple[Script, ...]]) -> tuple[Script, ...]:
-    """One round of several: the median of each part. Where rounds differ in what happens, it is the last of them."""
-    last = found[-1]
-    alike = [one for one in found if [s.shape for s in one] == [s.shape for s in last]]
-    return tuple(
-        Script(tuple(_middle([one[at].parts[place] for one in alike]) for place in range(len(script.parts))))
-        for at, script in enumerate(last)
-    )
 
 
 def _middle(parts: Sequence[Part]) -> Part:
@@ -133,19 +181,20 @@ class Recorder(Transport):
         self.traffic = [clock.traffic[rank]]
         self.now = lambda: clock.now
         self._pieces: dict[Task[Any], list[Part]] = {}
+        self._weights: list[int | None] = []
         self._last: list[Task[Any] | None] = [None] * lanes
         self._launched = 0
 
     def begin(self) -> None:
         """Forget the pieces of earlier rounds."""
-        self._pieces = {}
+        self._pieces, self._weights = {}, []
 
     def scripts(self) -> tuple[Script, ...]:
         """What the pieces since then did."""
         number = {task: at for at, task in enumerate(self._pieces)}
         return tuple(
-            Script(tuple(After(number[part]) if isinstance(part, Task) else part for part in parts))
-            for parts in self._pieces.values()
+            Script(tuple(After(number[part]) if isinstance(part, Task) else part for part in parts), weight)
+            for parts, weight in zip(self._pieces.values(), self._weights, strict=True)
         )
 
     def launch(
@@ -158,6 +207,7 @@ class Recorder(Transport):
         made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, parts), channel=1 + lane)
         self._last[lane] = made
         self._pieces[made] = parts
+        self._weights.append(weight)
         return made
 
     def beside(self, edges: list[tuple[int, int]]) -> Beside:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
+from thinwire.engine.lane import ENOUGH, SOON
 from thinwire.planning.link import Cost, Link, Sockets
 from thinwire.planning.script import After, Ask, Part, Script, Work
 
@@ -29,7 +30,7 @@ BINDS = ("computing", "link", "processor", "latency")
 
 
 class Launch(NamedTuple):
-    """The training loop sends a bucket on its way."""
+    """The training loop sends a bucket on its way; without scripts, it lets lanes have what has been kept."""
 
     scripts: tuple[Script, ...]
 
@@ -118,6 +119,8 @@ class _Replay:
         self.lanes: list[deque[_Piece]] = [deque() for _ in range(place.lanes)]
         self.open: list[_Piece] = []
         self.launched = 0
+        self.kept: list[tuple[int, _Piece]] = []  # as in engine/lane.py: launched for these lanes, not handed over
+        self.weight, self.woken = 0, -math.inf
         self.now, self.ends = 0.0, list[float]()
         self.waited = dict.fromkeys(BINDS, 0.0)
         self.computes = 0.0  # seconds that the training loop still computes
@@ -148,7 +151,7 @@ class _Replay:
             return False
         act = self.acts[0]
         if isinstance(act, Await) and any(piece.step <= len(self.ends) - act.steps for piece in self.open):
-            return False
+            return self._hand_over()
         self.acts.popleft()
         if isinstance(act, Work):
             self.computes, self.cores, self.trains = act.seconds, act.cores, act.trains
@@ -158,11 +161,30 @@ class _Replay:
                 piece = _Piece(script.parts, len(self.ends), siblings)
                 siblings.append(piece)
                 self.open.append(piece)
-                self.lanes[self.launched % len(self.lanes)].append(piece)
-                self.launched += 1
+                self._launch(piece, script.weight)
+            if not act.scripts:
+                self._hand_over()
         elif isinstance(act, Mark):
             self.ends.append(self.now)
         return True
+
+    def _launch(self, piece: _Piece, weight: int | None) -> None:
+        """As `Lane.launch`: small pieces that follow each other closely are handed over together."""
+        self.kept.append((self.launched % len(self.lanes), piece))
+        self.launched += 1
+        if weight is None:
+            self._hand_over()
+            return
+        self.weight += weight
+        if self.weight >= ENOUGH or self.now - self.woken >= SOON:
+            self._hand_over()
+            self.woken = self.now
+
+    def _hand_over(self) -> bool:
+        kept, self.kept, self.weight, self.woken = self.kept, [], 0, -math.inf
+        for lane, piece in kept:
+            self.lanes[lane].append(piece)
+        return bool(kept)
 
     def _begin(self, piece: _Piece) -> bool:
         """Begin the next part of a piece, or the next round of a request; returns whether anything happened."""

@@ -53,6 +53,10 @@ class Ask(NamedTuple):
         many = {"ring": 2 * (n - 1) / n, "gather": n - 1, "scatter": (n - 1) / n, "swap": self.peers}
         return many[self.kind] * self.size
 
+    def messages(self, n: int) -> float:
+        """Messages that a rank of `n` sends, those that ask for sizes apart."""
+        return {"ring": 2 * (n - 1), "gather": n - 1, "scatter": n - 1, "swap": self.peers}[self.kind]
+
     def rounds(self, n: int) -> int:
         """Messages that wait for each other."""
         return 2 * (n - 1) if self.kind == "ring" else 1 + self.asks
@@ -74,9 +78,14 @@ Part: TypeAlias = Work | Ask | After
 @final
 @dataclass(frozen=True)
 class Script:
-    """The parts of one piece of work."""
+    """The parts of one piece of work.
+
+    One with a `weight`, in bytes, may be kept until more has come together (`engine/lane.py`); one without is handed
+    over at once, with all that was kept.
+    """
 
     parts: tuple[Part, ...]
+    weight: int | None = None
 
     @property
     def shape(self) -> tuple[object, ...]:
