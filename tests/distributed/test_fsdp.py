@@ -116,6 +116,11 @@ def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:
         assert all(distance < NEAR for distance in one["outer"].values()), one["outer"]
 
 
+def test_what_changes_after_validation_is_seen(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        assert one["fresh"] == {"load": 0.0, "switch": 0.0}
+
+
 @pytest.mark.skipif(not LONG, reason="it takes long; `make test-fsdp` has it")
 @pytest.mark.parametrize("method", [BOTH, OUTER])
 def test_save_and_resume_bit_for_bit(ranks: list[dict[str, Any]], method: str) -> None:

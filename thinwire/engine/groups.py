@@ -8,7 +8,6 @@ wire that failed keeps its set, since messages may be left on it. Ranks agree on
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ class Lent:
 
 
 _free: defaultdict[int, list[Lent]] = defaultdict(list)
-_made: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+_made: defaultdict[int, int] = defaultdict(int)  # the number of the next set, which is the same on all ranks
 _parents: dict[int, dist.ProcessGroup] = {}  # kept alive, so that no other group gets the id of one
 
 
@@ -82,10 +81,13 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     world = dist.distributed_c10d._world
-    said = meeting.gather({"wanted": wanted.digest, "free": mine, "count": world.group_count})
+    said = meeting.gather(
+        {"wanted": wanted.digest, "free": mine, "made": _made[id(parent)], "count": world.group_count}
+    )
     # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
     # ranks would have different names, and they would wait for each other for ever.
     world.group_count = max(one["count"] for one in said)
+    number = max(one["made"] for one in said)  # a meeting that failed on some ranks may have taken one there alone
     if len({one["wanted"] for one in said}) > 1:
         # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
         wanted = Wanted(1, (), wanted.timeout, wanted.backend)
@@ -96,7 +98,8 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
         _free[id(parent)].remove(found)
         return found
     _parents[id(parent)] = parent
-    lent = Lent(next(_made[id(parent)]), wanted, parent)
+    _made[id(parent)] = number + 1
+    lent = Lent(number, wanted, parent)
     lent.slots = meeting.together(lambda: [_make(parent, wanted) for _ in range(wanted.slots)])
     return lent
 
