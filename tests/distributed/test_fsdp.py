@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fsdp_cases import BOTH, LONG, OUTER, world
+from fsdp_fresh import fresh
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
@@ -42,7 +43,7 @@ SENTENCES = {
 
 
 def here(folder: str) -> dict[str, Any]:
-    return world(folder, long=LONG)
+    return {**world(folder, long=LONG), "fresh": fresh()}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from thinwire.comm import backend
 from thinwire.comm.processes import Processes, Ranks
+from thinwire.engine.naming import fill_up, named
 
 if TYPE_CHECKING:
     from thinwire.engine.meeting import Meeting
@@ -81,9 +82,9 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     world = dist.distributed_c10d._world
-    said = meeting.gather(
-        {"wanted": wanted.digest, "free": mine, "made": _made[id(parent)], "count": world.group_count}
-    )
+    about = {"made": _made[id(parent)], "count": world.group_count, "named": named()}
+    said = meeting.gather({"wanted": wanted.digest, "free": mine, **about})
+    most = max(one["named"] for one in said)
     # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
     # ranks would have different names, and they would wait for each other for ever.
     world.group_count = max(one["count"] for one in said)
@@ -100,18 +101,24 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     _parents[id(parent)] = parent
     _made[id(parent)] = number + 1
     lent = Lent(number, wanted, parent)
-    lent.slots = meeting.together(lambda: [_make(parent, wanted) for _ in range(wanted.slots)])
+    lent.slots = meeting.together(lambda: [_make(parent, wanted, most) for _ in range(wanted.slots)])
     return lent
 
 
-def _make(parent: dist.ProcessGroup, wanted: Wanted) -> Slot:
+def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
+    """The groups of one slot, where the ranks of `parent` are in `most` groups at most."""
     everybody = tuple(range(dist.get_world_size(parent)))
     whole = dist.get_world_size(parent) == dist.get_world_size()  # if not, ranks outside it cannot be asked to join
     limit = timedelta(seconds=wanted.timeout)
     slot: Slot = {}
     for ranks in dict.fromkeys([everybody, *wanted.groups]):
         members = [dist.get_global_rank(parent, rank) for rank in ranks]
+        if not whole:
+            fill_up(most)
+            most = named() + 1
         slot[ranks] = dist.new_group(
             members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
+        if not whole:
+            fill_up(most)  # ranks that are not in it make one of themselves alone
     return slot
