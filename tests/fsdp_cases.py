@@ -393,6 +393,7 @@ CASES = [protocol, identity, residuals, accumulated, unused, mixed, broken, oute
 def world(folder: str, device: str = "cpu", *, long: bool = False) -> dict[str, Any]:
     """What every case returns, by its name."""
     PLACE["device"] = device
+    dist.new_group([0, 1])  # ranks are in unequally many groups, and torch names others by that (`engine/naming.py`)
     found = {case.__name__: case() for case in [*CASES, *[compiled] * long]}
     for method in [BOTH, OUTER] * long:
         found[method] = resumed(folder, method, long=long)

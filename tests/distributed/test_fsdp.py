@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fsdp_cases import BOTH, LONG, OUTER, world
+from fsdp_fresh import fresh
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
@@ -42,7 +43,7 @@ SENTENCES = {
 
 
 def here(folder: str) -> dict[str, Any]:
-    return world(folder, long=LONG)
+    return {**world(folder, long=LONG), "fresh": fresh()}
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,11 @@ def test_no_shard_takes_a_step_that_another_leaves_out(ranks: list[dict[str, Any
 def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:
     for one in ranks:
         assert all(distance < NEAR for distance in one["outer"].values()), one["outer"]
+
+
+def test_what_changes_after_validation_is_seen(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        assert one["fresh"] == {"load": 0.0, "switch": 0.0}
 
 
 @pytest.mark.skipif(not LONG, reason="it takes long; `make test-fsdp` has it")

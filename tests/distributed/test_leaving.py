@@ -40,7 +40,7 @@ def tell(*words: Any) -> None:
     raise SystemExit(json.dumps(words))
 
 
-def die(parent: dist.ProcessGroup, wanted: groups.Wanted) -> groups.Slot:
+def die(parent: dist.ProcessGroup, wanted: groups.Wanted, most: int) -> groups.Slot:
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import pytest
 import torch
 import torch.distributed as dist
 from nets import batch, loss, net, said, train
-from ranks import endings, on_ranks
+from ranks import endings, lent, on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
 from thinwire import Channel, Method, Sync
 from thinwire.compressors import Identity
+from thinwire.core.errors import PeerError
 from thinwire.engine import meet
+from thinwire.engine.groups import Wanted, lend
+from thinwire.engine.meeting import Meeting
+from thinwire.engine.watch import Watch, private_store
 from thinwire.exchange import AllGather
 from thinwire.sync import Momentum
 
@@ -54,7 +60,33 @@ def wrong_arguments() -> list[str]:
         said(lambda: tw.attach(model, opt, tw.methods.one_bit_adam())),
         said(lambda: tw.ddp_hook(tw.methods.qsgd(), model)),  # type: ignore[arg-type]
         said(lambda: tw.ddp_hook(tw.methods.one_bit_adam(), DistributedDataParallel(model))),
+        said(lambda: tw.attach(model, tw.methods.qsgd(), opt)),  # type: ignore[arg-type]
+        said(lambda: tw.attach(model, opt, tw.methods.int4)),  # type: ignore[arg-type]
+        said(lambda: tw.attach(opt, model, tw.methods.qsgd())),  # type: ignore[arg-type]
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), process_group=[0])),  # type: ignore[arg-type]
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), exclude=None)),  # type: ignore[arg-type]
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), timeout="10")),  # type: ignore[arg-type]
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), timeout=-1.0)),
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), min_size=-1)),
+        said(lambda: tw.attach(model, opt, tw.methods.qsgd(), seed="a")),  # type: ignore[arg-type]
+        said(lambda: compiled_ddp(net())),
+        *[said(partial(use, model, opt)) for use in (load_nothing, read_nothing)],
     ]
+
+
+def compiled_ddp(model: nn.Module) -> object:
+    fast: Any = torch.compile(DistributedDataParallel(model), backend="eager")
+    return tw.ddp_hook(tw.methods.qsgd(), fast)
+
+
+def load_nothing(model: nn.Module, opt: torch.optim.Optimizer) -> None:
+    with tw.attach(model, opt, tw.methods.qsgd()) as wire:
+        wire.load_state_dict(None)  # type: ignore[arg-type]
+
+
+def read_nothing(model: nn.Module, opt: torch.optim.Optimizer) -> None:
+    with tw.attach(model, opt, tw.methods.qsgd()) as wire:
+        wire.read("no/such/folder")
 
 
 def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
@@ -72,9 +104,56 @@ def test_wrong_arguments_are_answered_with_the_line_to_write() -> None:
         "write optimizer = thinwire.optim.OneBitAdam(model.parameters())",
         "write model = DDP(model), or tw.attach(model, optimizer, method)",
         "exchanges Adam's momentum; write tw.ddp_hook(method, model, optimizer)",
+        "TypeError: SGD is not a Method; write tw.attach(model, optimizer, tw.methods.qsgd())",
+        "TypeError: int4 is a function; write tw.attach(model, optimizer, tw.methods.int4())",
+        "attach takes a torch.nn.Module; got SGD: write tw.attach(model, optimizer, method)",
+        "got list: write process_group=mesh.get_group() for a mesh, or dist.new_group(ranks)",
+        "exclude takes a list of patterns; got None: write exclude=[]",
+        "timeout='10': write a number of seconds, such as timeout=600.0",
+        "timeout=-1.0: write a number of seconds, such as timeout=600.0",
+        "min_size=-1: write a number of elements, such as min_size=1024",
+        "seed='a': write a whole number, the same on every rank, such as seed=0",
+        "torch.compile is around DistributedDataParallel; write ddp.register_comm_hook(*tw.ddp_hook(method, ddp))",
+        "NoneType is not a state of thinwire: write wire.load_state_dict(s)",
+        "no/such/folder holds no torch.distributed.checkpoint; write the checkpoint_id that dcp.save was given",
     ]
     for told, part in zip(on_ranks(wrong_arguments, 1)[0], expected, strict=True):
         assert part in told
+
+
+@final
+class Failing:
+    """A meeting that fails on rank 0 when all have come, and on the others one call later."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+
+    def gather(self, mine: Any) -> list[Any]:
+        said = self._meeting.gather(mine)
+        if dist.get_rank() == 0:
+            raise PeerError("it came too late")
+        return said
+
+    def together(self, work: Any) -> Any:
+        raise PeerError("rank 0 has gone")
+
+
+def groups_after_a_failure() -> list[int]:
+    world = dist.group.WORLD
+    assert world is not None
+    wanted = Wanted(1, (), 20.0, "gloo")
+    watch = Watch(private_store(world), dist.get_rank(), dist.get_world_size())
+    failing: Any = Failing(Meeting(watch, 20.0, world))
+    with contextlib.suppress(PeerError):
+        lend(world, wanted, failing)
+    watch.stop()
+    return [lent(wanted).number for _ in range(2)]
+
+
+def test_groups_have_one_number_on_all_ranks_after_a_meeting_that_failed_on_some() -> None:
+    """A set is found again by its number: ranks that meant different sets would wait for each other."""
+    one, other = on_ranks(groups_after_a_failure, 2)
+    assert one == other
 
 
 def differing(what: str) -> str:

@@ -35,8 +35,9 @@ from thinwire.engine.misuse import (
     check_optimizer,
     check_unclaimed,
     claim,
-    refuse_ddp,
+    group_of,
     refuse_wrapped_later,
+    refuse_wrapper,
     tuple_of,
     unclaim,
 )
@@ -87,14 +88,13 @@ def attach(
     check_policy(on_nonfinite)
     check_initialised()
     check_free(optimizer)
-    group = process_group or dist.group.WORLD
-    assert group is not None
+    group = group_of(process_group)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
     members = trained(model, optimizer)
     if method.overlap.into_forward is not None:
         refuse_compiled(model)
     wire = Wire(model, optimizer, members, method, group, settings, partial(by_hooks, model))
-    wire._hold(refuse_ddp(model))
+    wire._hold(refuse_wrapper(model))
     wire._hold(refuse_wrapped_later(model, optimizer, members))
     return wire
 
@@ -210,11 +210,7 @@ class Wire:
         self._driver.run(self._driver.settle())
         with torch.no_grad():
             found = self._transport.run(self._runner.consensus(self._loop.models()))
-        model: dict[str, torch.Tensor] = {}
-        for bucket, (mean, _) in zip(self._loop.buckets, found, strict=True):
-            cuts = zip(bucket.items, bucket.layout.offsets, bucket.layout.sizes, strict=False)
-            model |= {item.name: mean[at : at + size].view(item.shape).clone() for item, at, size in cuts}
-        return Consensus(model, sum(distance**2 for _, distance in found) ** 0.5)
+        return Consensus.of(self._loop.buckets, found)
 
     def anchor(self) -> dict[str, torch.Tensor]:
         """The model from which the ranks of an outer loop set out, by parameter: equal on all, and worth testing."""
@@ -246,6 +242,7 @@ class Wire:
         """
         check_method_type(method, "wire.switch({})")
         self._driver.check_switch(method)
+        self._share.forget_copies()
         self._driver.run(self._driver.schedule.settle())
         transport, runner, driver, loop = self._transport, self._runner, self._driver, self._loop
         models = any(one.sync.of.models or one.exchange.served for one in (self.method, method))
@@ -288,6 +285,7 @@ class Wire:
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
         self._driver.run(self._driver.schedule.settle())  # what is loaded afterwards must not be stepped
+        self._share.forget_copies()
         state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
         self._driver.run(resume(self._driver, state))
         found = self._restore(state, on_resize=on_resize)
@@ -363,6 +361,7 @@ class Wire:
         failed = error is not None
         try:
             if not failed:
+                self._share.forget_copies()
                 self._driver.run(self._driver.ends())
         except BaseException as late:
             self._close(failed=True, why=f"it raised {type(late).__name__}: {late}")

@@ -23,7 +23,7 @@ from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.config import from_json
 from thinwire.core.version import VERSION
 from thinwire.engine.damage import FORMAT, check_entries, check_tensors
-from thinwire.engine.from_disk import fill
+from thinwire.engine.from_disk import fill, metadata_of
 from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 
 if TYPE_CHECKING:
@@ -198,10 +198,9 @@ def read_part(
     path: str, under: tuple[str, ...], choose: Callable[[Sequence[str]], Sequence[str]] = lambda found: found
 ) -> dict[str, Any]:
     """What a torch.distributed.checkpoint holds under some keys: of the entries there, those that are chosen."""
-    from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
 
-    metadata, depth = dcp.FileSystemReader(path).read_metadata(), len(under)
+    metadata, depth = metadata_of(path), len(under)
     paths = {key: route for key, route in (metadata.planner_data or {}).items() if tuple(route[:depth]) == under}
     if not paths:
         raise ValueError(f"{path} holds nothing under {'.'.join(under)!r}; write the key that dcp.save was given")

@@ -29,6 +29,16 @@ class Consensus(NamedTuple):
     model: dict[str, Tensor]  # the mean, by parameter
     distance: float  # from the models to it, as the root mean square over ranks
 
+    @classmethod
+    def of(cls, buckets: Sequence[Bucket], found: Sequence[tuple[Tensor, float]]) -> Consensus:
+        """From the mean and the distance of each bucket."""
+        model = {
+            item.name: part.clone()
+            for bucket, (mean, _) in zip(buckets, found, strict=True)
+            for item, part in zip(bucket.items, bucket.cut(mean), strict=True)
+        }
+        return cls(model, sum(distance**2 for _, distance in found) ** 0.5)
+
 
 async def average(comm: Comm, x: Tensor, *, some_gone: bool) -> Tensor:
     """The mean over the ranks that are still there, in rank order, so that it has the same bits on each."""

@@ -26,6 +26,7 @@ from thinwire.engine.filling import Place
 from thinwire.engine.hooks import HookDriver
 from thinwire.engine.loop import Loop
 from thinwire.engine.misuse import (
+    check_ddp,
     check_free,
     check_method_type,
     check_no_hook,
@@ -60,11 +61,7 @@ def ddp_hook(
     are left out; without it, the learning rate counts as constant, and a NaN reaches the optimizer.
     """
     check_method_type(method, "tw.ddp_hook({}, model)")
-    if not isinstance(model, DistributedDataParallel):
-        raise ValueError(
-            f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
-            "write model = DDP(model), or tw.attach(model, optimizer, method)"
-        )
+    check_ddp(model)
     check_no_hook(model)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     return wire_and_hook(method, model, optimizer, settings)

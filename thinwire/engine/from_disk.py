@@ -7,6 +7,18 @@ import warnings
 from typing import Any
 
 
+def metadata_of(path: str) -> Any:
+    """What the checkpoint says about itself; ValueError if there is none."""
+    from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
+
+    try:
+        return dcp.FileSystemReader(path).read_metadata()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ValueError(
+            f"{path} holds no torch.distributed.checkpoint; write the checkpoint_id that dcp.save was given"
+        ) from error
+
+
 def fill(flat: dict[str, Any], path: str) -> None:
     """Fill `flat`, in place, with what the checkpoint holds under its keys.
 

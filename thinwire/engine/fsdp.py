@@ -85,7 +85,7 @@ def fsdp(
     ranks = ranks_of(members)
     group = replica_group(replicas, ranks)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
-    share = Sharded(members, ranks, group, timeout)
+    share = Sharded(model, members, ranks, group, timeout)
     mine = {
         "method": method.to_json(),
         "inside": "nothing" if inside is None else inside.to_json(),

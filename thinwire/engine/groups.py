@@ -8,7 +8,6 @@ wire that failed keeps its set, since messages may be left on it. Ranks agree on
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from thinwire.comm import backend
 from thinwire.comm.processes import Processes, Ranks
+from thinwire.engine.naming import fill_up, named
 
 if TYPE_CHECKING:
     from thinwire.engine.meeting import Meeting
@@ -74,7 +74,7 @@ class Lent:
 
 
 _free: defaultdict[int, list[Lent]] = defaultdict(list)
-_made: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+_made: defaultdict[int, int] = defaultdict(int)  # the number of the next set, which is the same on all ranks
 _parents: dict[int, dist.ProcessGroup] = {}  # kept alive, so that no other group gets the id of one
 
 
@@ -82,10 +82,13 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     world = dist.distributed_c10d._world
-    said = meeting.gather({"wanted": wanted.digest, "free": mine, "count": world.group_count})
+    about = {"made": _made[id(parent)], "count": world.group_count, "named": named()}
+    said = meeting.gather({"wanted": wanted.digest, "free": mine, **about})
+    most = max(one["named"] for one in said)
     # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
     # ranks would have different names, and they would wait for each other for ever.
     world.group_count = max(one["count"] for one in said)
+    number = max(one["made"] for one in said)  # a meeting that failed on some ranks may have taken one there alone
     if len({one["wanted"] for one in said}) > 1:
         # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
         wanted = Wanted(1, (), wanted.timeout, wanted.backend)
@@ -96,19 +99,26 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
         _free[id(parent)].remove(found)
         return found
     _parents[id(parent)] = parent
-    lent = Lent(next(_made[id(parent)]), wanted, parent)
-    lent.slots = meeting.together(lambda: [_make(parent, wanted) for _ in range(wanted.slots)])
+    _made[id(parent)] = number + 1
+    lent = Lent(number, wanted, parent)
+    lent.slots = meeting.together(lambda: [_make(parent, wanted, most) for _ in range(wanted.slots)])
     return lent
 
 
-def _make(parent: dist.ProcessGroup, wanted: Wanted) -> Slot:
+def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
+    """The groups of one slot, where the ranks of `parent` are in `most` groups at most."""
     everybody = tuple(range(dist.get_world_size(parent)))
     whole = dist.get_world_size(parent) == dist.get_world_size()  # if not, ranks outside it cannot be asked to join
     limit = timedelta(seconds=wanted.timeout)
     slot: Slot = {}
     for ranks in dict.fromkeys([everybody, *wanted.groups]):
         members = [dist.get_global_rank(parent, rank) for rank in ranks]
+        if not whole:
+            fill_up(most)
+            most = named() + 1
         slot[ranks] = dist.new_group(
             members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
+        if not whole:
+            fill_up(most)  # ranks that are not in it make one of themselves alone
     return slot

@@ -136,6 +136,11 @@ class Inside:
 
 def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
     """Load what a wire has saved of its shard groups, and return the rest."""
+    if not isinstance(saved, Mapping | Sequence):
+        raise ValueError(
+            f"{type(saved).__name__} is not a state of thinwire: write wire.load_state_dict(s) with what "
+            "wire.state_dict() returned"
+        )
     several = [saved] if isinstance(saved, Mapping) else list(saved)
     found = [one["inside"] for one in several if isinstance(one, Mapping) and "inside" in one]
     if inside is None and found:

@@ -15,7 +15,7 @@ from thinwire.engine.ending import release, watch_over
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
-from thinwire.engine.misuse import check_unclaimed, claim, refuse_ddp, unclaim
+from thinwire.engine.misuse import check_unclaimed, claim, refuse_wrapper, unclaim
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
 from thinwire.engine.plan import Plan, check_exclude, plan_of
@@ -98,7 +98,7 @@ class Member:
         except BaseException:
             self._close()
             raise
-        self._refused = refuse_ddp(model)
+        self._refused = refuse_wrapper(model)
         claim(members, optimizer)
         watch_over(self)
 

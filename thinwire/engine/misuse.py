@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from thinwire.core.method import Method
+from thinwire.engine.local import is_sharded
 
 if TYPE_CHECKING:
     from thinwire.engine.parameters import Trained
@@ -28,14 +30,18 @@ def check_method_type(method: Any, call: str) -> None:
     """Refuse what is not a Method; `call` is the call that the user made, with {} in the method's place."""
     if isinstance(method, str):
         raise TypeError(f"{method!r} is a string; write " + call.format(f"tw.method({method!r})"))
+    if isinstance(method, FunctionType):
+        raise TypeError(f"{method.__name__} is a function; write " + call.format(f"tw.methods.{method.__name__}()"))
     if not isinstance(method, Method):
-        raise TypeError(f"{method!r} is not a Method; write " + call.format("tw.methods.qsgd()"))
+        raise TypeError(f"{type(method).__name__} is not a Method; write " + call.format("tw.methods.qsgd()"))
 
 
 def check_model(model: nn.Module) -> None:
     """Refuse wrappers that exchange gradients themselves, and models with such a wrapper inside."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"attach takes a torch.nn.Module; got {type(model).__name__}")
+        raise TypeError(
+            f"attach takes a torch.nn.Module; got {type(model).__name__}: write tw.attach(model, optimizer, method)"
+        )
     if isinstance(model, DistributedDataParallel | DataParallel):
         raise ValueError(
             f"{type(model).__name__} exchanges gradients itself; write tw.attach(model.module, ...), or "
@@ -66,10 +72,13 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(inner, Optimizer):
         raise ValueError(
             f"{type(optimizer).__name__} is a wrapper around {type(inner).__name__}; "
-            "write tw.attach(model, optimizer.optimizer, ...)"
+            "write optimizer.optimizer in its place"
         )
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"attach takes a torch.optim.Optimizer; got {type(optimizer).__name__}")
+        raise TypeError(
+            f"thinwire takes a torch.optim.Optimizer; got {type(optimizer).__name__}: write "
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1) before it"
+        )
 
 
 def check_initialised() -> None:
@@ -79,6 +88,17 @@ def check_initialised() -> None:
             'attach needs a process group; write torch.distributed.init_process_group("gloo") before it, '
             "and start the script with torchrun"
         )
+
+
+def group_of(given: Any) -> dist.ProcessGroup:
+    """The process group to exchange in; everybody's if none is given."""
+    group = dist.group.WORLD if given is None else given
+    if not isinstance(group, dist.ProcessGroup):  # for ranks outside of a group, torch has a number in its place
+        raise TypeError(
+            f"process_group takes a process group that this rank is in; got {type(group).__name__}: write "
+            "process_group=mesh.get_group() for a mesh, or dist.new_group(ranks), and attach on these ranks alone"
+        )
+    return group
 
 
 def check_free(optimizer: Optimizer) -> None:
@@ -113,6 +133,26 @@ def unclaim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
         _parameters.pop(p, None)
 
 
+def check_ddp(model: Any) -> None:
+    """Refuse what is not wrapped in DDP, or in something else as well."""
+    if isinstance(model, DistributedDataParallel):
+        return
+    if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
+        raise ValueError(
+            "torch.compile is around DistributedDataParallel; write "
+            "ddp.register_comm_hook(*tw.ddp_hook(method, ddp)) first, then model = torch.compile(ddp)"
+        )
+    if isinstance(model, nn.Module) and any(map(is_sharded, model.parameters())):
+        raise ValueError(
+            "ddp_hook takes a model wrapped in DistributedDataParallel, and FSDP shards this one; write "
+            'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"])'
+        )
+    raise ValueError(
+        f"ddp_hook takes a model wrapped in DistributedDataParallel; got {type(model).__name__}: "
+        "write model = DDP(model), or tw.attach(model, optimizer, method)"
+    )
+
+
 def check_no_hook(model: DistributedDataParallel) -> None:
     """Refuse a model of DDP that has a hook: it takes one, and keeps it for ever."""
     if model._comm_hooks:
@@ -136,18 +176,41 @@ def tuple_of(exclude: Sequence[str]) -> tuple[str, ...]:
     """The patterns as a tuple; a single string is refused."""
     if isinstance(exclude, str):
         raise TypeError(f"exclude takes a list of patterns; write exclude=[{exclude!r}]")
+    if not isinstance(exclude, Iterable):
+        raise TypeError(f"exclude takes a list of patterns; got {exclude!r}: write exclude=[] to leave nothing out")
     return tuple(exclude)
 
 
-def refuse_ddp(model: nn.Module) -> RemovableHandle:
-    """Raise in the first forward pass that DistributedDataParallel makes with `model`: both would exchange.
+def _sharded_in(model: nn.Module) -> dict[int, str]:
+    """The modules in the model that `fully_shard` has sharded: their names by id."""
+    sharding = sys.modules.get("torch.distributed.fsdp")  # if it was never imported, nothing is sharded
+    if sharding is None:
+        return {}
+    return {id(one): name for name, one in model.named_modules() if isinstance(one, sharding.FSDPModule)}
 
-    DDP marks the passes that it makes; torch has no other trace of it in the model.
+
+def refuse_wrapper(model: nn.Module) -> RemovableHandle:
+    """Raise in the first forward pass after `fully_shard`, or that DistributedDataParallel makes with `model`.
+
+    Both would exchange its gradients. DDP marks the passes that it makes; torch has no other trace of it in the
+    model. FSDP puts other parameters in the place of those that are attached: with an optimizer of the new ones,
+    nothing else would tell that thinwire exchanges nothing.
     """
+    before, looked = _sharded_in(model), False
 
     def before_forward(module: nn.Module, args: Any) -> None:
+        nonlocal looked
         if torch.compiler.is_compiling():
             return
+        if not looked:
+            looked = True
+            late = [name or "the model" for number, name in _sharded_in(model).items() if number not in before]
+            if late:
+                raise ValueError(
+                    f"fully_shard came after attach, and has sharded {late[0]}: shard the model first, then write "
+                    "optimizer = ...(model.parameters()) and "
+                    'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"])'
+                )
         outer = DistributedDataParallel._get_active_ddp_module()
         if outer is not None and any(inner is module for inner in outer.modules()):
             raise ValueError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from math import inf
+from numbers import Integral, Real
+from typing import Any, final
 
 from thinwire.engine.skipping import OnNonfinite
 
@@ -19,3 +21,14 @@ class Settings:
     timeout: float = 600.0
     drop_dead: bool = False
     on_nonfinite: OnNonfinite = "skip"
+
+    def __post_init__(self) -> None:
+        """Refuse what would end in an error about something else, on this rank or on those that wait for it."""
+        given: dict[str, Any] = vars(self)
+        size, seed, timeout = given["min_size"], given["seed"], given["timeout"]
+        if size is not None and not (isinstance(size, Integral) and int(size) >= 0):
+            raise ValueError(f"min_size={size!r}: write a number of elements, such as min_size=1024")
+        if not isinstance(seed, Integral):
+            raise ValueError(f"seed={seed!r}: write a whole number, the same on every rank, such as seed=0")
+        if not (isinstance(timeout, Real) and 0 < float(timeout) < inf):
+            raise ValueError(f"timeout={timeout!r}: write a number of seconds, such as timeout=600.0")

@@ -11,12 +11,15 @@ import torch
 import torch.distributed as dist
 
 from thinwire.engine import checkpoint
-from thinwire.engine.from_disk import fill
+from thinwire.engine.from_disk import fill, metadata_of
+from thinwire.engine.naming import level
 from thinwire.engine.sharded_state import from_replica, template, to_replica
-from thinwire.engine.sharding import check_carried
+from thinwire.engine.sharding import check_carried, reshard
 from thinwire.engine.share import Share
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from thinwire.core.method import Method
     from thinwire.engine.parameters import Trained
 
@@ -26,6 +29,7 @@ REPLICA = "replica"
 @cache  # groups are not torn down (see `engine/groups.py`), so the next wire on these ranks has the same
 def _meeting_place(ranks: tuple[int, ...], timeout: float, world: dist.ProcessGroup) -> dist.ProcessGroup:
     """A group for decisions: single numbers that the host waits for, so they travel from host to host."""
+    level(ranks, timeout)
     group: dist.ProcessGroup = dist.new_group(
         list(ranks), timeout=timedelta(seconds=timeout), backend="gloo", use_local_synchronization=True
     )
@@ -34,14 +38,20 @@ def _meeting_place(ranks: tuple[int, ...], timeout: float, world: dist.ProcessGr
 
 @final
 class Sharded(Share):
-    """The shards of the parameters `members` on this rank; `ranks` hold the replica together.
+    """The shards of the parameters `members` of a model on this rank; `ranks` hold the replica together.
 
     `replicas` are the ranks that hold the same shards.
     """
 
     def __init__(
-        self, members: Sequence[Trained], ranks: Sequence[int], replicas: dist.ProcessGroup, timeout: float
+        self,
+        model: nn.Module,
+        members: Sequence[Trained],
+        ranks: Sequence[int],
+        replicas: dist.ProcessGroup,
+        timeout: float,
     ) -> None:
+        self._model = model
         self._members = {one.item.name: one for one in members}
         self._ranks, self._replicas = sorted(ranks), replicas
         self._at = self._ranks.index(dist.get_rank())
@@ -70,6 +80,10 @@ class Sharded(Share):
         dist.all_gather_object(said, mine, group=self._group)
         return said
 
+    def forget_copies(self) -> None:
+        """FSDP gathers them again when they are needed."""
+        reshard(self._model)
+
     def stored(self, state: dict[str, Any]) -> dict[str, Any]:
         """The replica's state, of which this rank has a shard; all ranks of the replica call it."""
         (one,) = state.values()
@@ -92,10 +106,9 @@ class Sharded(Share):
 
     def read(self, path: str, name: str) -> list[dict[str, Any]]:
         """The state of this replica, or of all replicas where their number has changed; of each, this shard alone."""
-        from torch.distributed import checkpoint as dcp  # noqa: PLC0415  (large, and rarely needed)
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
 
-        metadata = dcp.FileSystemReader(path).read_metadata()
+        metadata = metadata_of(path)
         paths = {key: route for key, route in (metadata.planner_data or {}).items() if route[0] == name}
         if not paths:
             raise ValueError(f"{path} holds nothing under {name!r}; write the key that dcp.save was given")

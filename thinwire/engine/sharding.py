@@ -39,7 +39,7 @@ def check_sharded(model: nn.Module) -> None:
         ) from error
 
     if not isinstance(model, nn.Module):
-        raise TypeError(f"fsdp takes a torch.nn.Module; got {type(model).__name__}")
+        raise TypeError(f"fsdp takes a torch.nn.Module; got {type(model).__name__}: write {CALL}")
     if isinstance(model, DistributedDataParallel | DataParallel):
         raise ValueError(
             f"{type(model).__name__} keeps the model whole; write "
@@ -48,14 +48,21 @@ def check_sharded(model: nn.Module) -> None:
         )
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         raise ValueError(f"FullyShardedDataParallel is FSDP1, which fsdp does not take; write {SHARD} in its place")
-    found = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    if not found:
+    if not any(isinstance(module, FSDPModule) for module in model.modules()):
         raise ValueError(
             f"fsdp takes a model that fully_shard has sharded; write {SHARD} before it, or "
             "tw.attach(model, optimizer, method) for a model that every rank holds whole"
         )
-    for module in found:
-        module.reshard()  # after a forward pass the root may hold its parameters whole
+    reshard(model)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free whole parameters: after a forward pass without backward, as in validation, the root still has its own."""
+    from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415  (slow to import)
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def check_carried(method: Method) -> None:
@@ -107,7 +114,8 @@ def _check_parameter(p: Any, name: str) -> None:
             f"write {SHARD}"
         )
     if p.placements[0].is_replicate():
-        names = p.device_mesh.mesh_dim_names or ("replicate", "shard")
+        names: Sequence[str] = p.device_mesh.mesh_dim_names or ()
+        names = names if len(names) > 1 else ("replicate", "shard")
         raise ValueError(
             f"parameter {name} is replicated over dimension 0 of its mesh, so that FSDP averages its gradient over "
             f"replicas uncompressed, before it could be compressed; write fully_shard(module, "

@@ -33,6 +33,10 @@ class Share(ABC):
         """Whether something is broken on any rank of this replica; all of them call it."""
 
     @abstractmethod
+    def forget_copies(self) -> None:
+        """Parameters change outside of a step: copies that something has made of them are no longer right."""
+
+    @abstractmethod
     def stored(self, state: dict[str, Any]) -> dict[str, Any]:
         """The form in which a state of this rank goes into a checkpoint."""
 
@@ -57,6 +61,9 @@ class Whole(Share):
     def agree(self, broken: bool) -> bool:
         """Nobody else is asked."""
         return broken
+
+    def forget_copies(self) -> None:
+        """There are none."""
 
     def stored(self, state: dict[str, Any]) -> dict[str, Any]:
         """As it is."""

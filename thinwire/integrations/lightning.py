@@ -27,6 +27,7 @@ from thinwire.engine.attach import Wire, attach
 from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.ddp import ddp_hook
 from thinwire.engine.misuse import check_method_type, tuple_of
+from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.integrations._agree import agreed
 from thinwire.integrations._require import require
@@ -80,6 +81,7 @@ class Thinwire(Callback):
             "timeout": timeout,
             "on_nonfinite": on_nonfinite,
         }
+        Settings(**self._settings)  # it refuses here what attach would refuse when training starts
         self._wire: Wire | None = None
         self._guarded: Strategy | None = None  # whose checkpoints have our files beside them
         self._run, self._saved = "", 0  # a name for this fit, and how many checkpoints it has saved
