@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from thinwire.comm import backend
 from thinwire.comm.processes import Processes, Ranks
-from thinwire.engine.naming import fill_up, named
+from thinwire.engine.naming import number, raise_to
 
 if TYPE_CHECKING:
     from thinwire.engine.meeting import Meeting
@@ -82,13 +82,13 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
     """A set that nobody uses, with a group of all of `parent` and those of `wanted`; every rank calls it."""
     mine = [one.number for one in _free[id(parent)] if one.wanted == wanted]
     world = dist.distributed_c10d._world
-    about = {"made": _made[id(parent)], "count": world.group_count, "named": named()}
+    about = {"made": _made[id(parent)], "count": world.group_count, "number": number()}
     said = meeting.gather({"wanted": wanted.digest, "free": mine, **about})
-    most = max(one["named"] for one in said)
+    most = max(one["number"] for one in said)
     # torch names groups by it, and from 2.15 on counts groups of some ranks on these alone: a later group of all
     # ranks would have different names, and they would wait for each other for ever.
     world.group_count = max(one["count"] for one in said)
-    number = max(one["made"] for one in said)  # a meeting that failed on some ranks may have taken one there alone
+    made = max(one["made"] for one in said)  # a meeting that failed on some ranks may have taken one there alone
     if len({one["wanted"] for one in said}) > 1:
         # The handshake says in words how the ranks differ; until then they need groups that all of them can make.
         wanted = Wanted(1, (), wanted.timeout, wanted.backend)
@@ -99,14 +99,14 @@ def lend(parent: dist.ProcessGroup, wanted: Wanted, meeting: Meeting) -> Lent:
         _free[id(parent)].remove(found)
         return found
     _parents[id(parent)] = parent
-    _made[id(parent)] = number + 1
-    lent = Lent(number, wanted, parent)
+    _made[id(parent)] = made + 1
+    lent = Lent(made, wanted, parent)
     lent.slots = meeting.together(lambda: [_make(parent, wanted, most) for _ in range(wanted.slots)])
     return lent
 
 
 def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
-    """The groups of one slot, where the ranks of `parent` are in `most` groups at most."""
+    """The groups of one slot; `most` is the highest number by which a rank of `parent` would name one."""
     everybody = tuple(range(dist.get_world_size(parent)))
     whole = dist.get_world_size(parent) == dist.get_world_size()  # if not, ranks outside it cannot be asked to join
     limit = timedelta(seconds=wanted.timeout)
@@ -114,11 +114,11 @@ def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
     for ranks in dict.fromkeys([everybody, *wanted.groups]):
         members = [dist.get_global_rank(parent, rank) for rank in ranks]
         if not whole:
-            fill_up(most)
-            most = named() + 1
+            raise_to(most)
+            most = number() + 1
         slot[ranks] = dist.new_group(
             members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
         if not whole:
-            fill_up(most)  # ranks that are not in it make one of themselves alone
+            raise_to(most)  # also on ranks that are not in it
     return slot

@@ -1,9 +1,9 @@
 """Naming: groups that only their own ranks make must have one name on all of them.
 
-torch names such a group by its ranks and by how many groups the rank that makes it is in. Where some of them are in
-another group without the rest, such as one that the user has made of two ranks for a log, the names differ, and the
-ranks would wait for each other for ever. So they first tell each other, and those that are in fewer groups make some
-of themselves alone.
+torch names such a group by its ranks and a number: how many groups the rank that makes it is in, or, from 2.15 on,
+how many it has seen being made. Where some of these ranks are in a group without the rest, such as one that the user
+has made of two ranks for a log, or have seen one that the rest has not, the names would differ, and the ranks wait
+for each other for ever. So they first tell each other their numbers, and those with a lower one raise it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cache
 
 import torch.distributed as dist
 
@@ -19,27 +20,42 @@ from thinwire.core.errors import PeerError
 _calls: Counter[tuple[int, ...]] = Counter()
 
 
-def named() -> int:
-    """How many groups this rank is in."""
-    return len(dist.distributed_c10d._world.pg_names)
+@cache
+def _counted() -> bool:
+    """Whether the number is that of groups seen: then the name of a group depends on it."""
+    c10d = dist.distributed_c10d
+    before, name = c10d._world.group_count, c10d._hash_ranks_to_str([0])
+    c10d._world.group_count = before + 1
+    later = c10d._hash_ranks_to_str([0])
+    c10d._world.group_count = before
+    return later != name
 
 
-def fill_up(most: int) -> None:
-    """Be in as many groups as `most`."""
-    for _ in range(most - named()):
+def number() -> int:
+    """The number by which this rank would name its next group of some ranks."""
+    world = dist.distributed_c10d._world
+    return world.group_count if _counted() else len(world.pg_names)
+
+
+def raise_to(most: int) -> None:
+    """Raise the number to `most`; where it is that of the groups that this rank is in, by groups of itself alone."""
+    if _counted():
+        dist.distributed_c10d._world.group_count = max(most, number())
+        return
+    for _ in range(most - number()):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def level(ranks: Sequence[int], timeout: float) -> None:
-    """Let these ranks be in equally many groups; all of them call it."""
+    """Let these ranks have one number; all of them call it."""
     store = dist.distributed_c10d._get_default_store()
     who = tuple(ranks)
     place = f"thinwire/level/{'-'.join(map(str, who))}/{_calls[who]}"
     _calls[who] += 1
     keys = [f"{place}/{rank}" for rank in who]
-    store.set(f"{place}/{dist.get_rank()}", str(named()))
+    store.set(f"{place}/{dist.get_rank()}", str(number()))
     try:
         store.wait(keys, timedelta(seconds=timeout))
     except RuntimeError as error:  # which those of the store are
         raise PeerError(f"of ranks {list(who)}, some did not come within {timeout:.0f} s ({error})") from error
-    fill_up(max(int(store.get(key)) for key in keys))
+    raise_to(max(int(store.get(key)) for key in keys))
