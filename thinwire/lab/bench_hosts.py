@@ -40,6 +40,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 import thinwire as tw
+from thinwire.core.clock import Span
 from thinwire.core.rates import bits_per_second
 from thinwire.engine.legal import can_go_into_forward
 from thinwire.engine.planner import ROUNDS
@@ -115,6 +116,7 @@ class Contestant:
     period: int = 1  # steps from one exchange to the next
     at_rate: int = 1  # steps at the rate that are not timed
     settle: Callable[[], None] | None = None  # where a step leaves to the next one what has not arrived: ends it
+    events: Callable[[], list[Span]] | None = None  # what happened in the last step, where the engine ran it
 
 
 @dataclass
@@ -148,7 +150,8 @@ def attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]
     method = tw.method(text)
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
-        yield Contestant(steps(net, optimizer), wire.stats, WARM + method.sync.warmup, method.sync.every)
+        warm = WARM + method.sync.warmup
+        yield Contestant(steps(net, optimizer), wire.stats, warm, method.sync.every, events=wire.events)
 
 
 @contextmanager

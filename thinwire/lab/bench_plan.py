@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from torch import nn
 
 import thinwire as tw
 from thinwire.core.rates import bits_per_second
+from thinwire.lab import plan_spans
 from thinwire.lab.bench_hosts import BASELINES, FREE, Build, attached, over_ranks, reshape, sample
 from thinwire.lab.bench_step import batch, done, model, stepper, where
 from thinwire.lab.launch import Say
@@ -94,8 +96,10 @@ def bench(say: Say, job: Job) -> list[Row]:
             say(("steps", one.name))
         now = median(over_ranks([_timed(alone) for _ in range(MOST)][1:], dist.ReduceOp.MAX))
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
-        for rate, times in _steps(build, net, job).items():
-            rows.append(_row(one, settings[rate], rate, times, job) | {"computing_now_ms": 1e3 * now})
+        for rate, cell in _steps(build, net, job).items():
+            rows.append(
+                _row(one, settings[rate], rate, cell.times, job) | {"computing_now_ms": 1e3 * now} | cell.inside
+            )
         if job.params >= LARGE:
             gc.collect()  # DDP is part of a cycle, and as large as the model
         if job.device != "cpu":
@@ -124,8 +128,15 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     return settings, contestants
 
 
-def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
-    """Seconds of the slowest rank's steps, at each rate, the fastest first."""
+class Cell(NamedTuple):
+    """Seconds of the slowest rank's steps, and what happened in them."""
+
+    times: list[float]
+    inside: Row
+
+
+def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, Cell]:
+    """What was measured at each rate, the fastest first."""
     x = batch(job.params, job.batch).to(job.device)
     found = {}
     reshape(FREE)
@@ -137,8 +148,11 @@ def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, list[float]]:
             (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
             count = min(MOST, max(FEWEST, int(job.budget / (longest * contestant.period))))
             kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
+            before = contestant.stats()
             times = [sample(contestant) for _ in range(count - len(kept))]
-            found[rate] = kept + over_ranks(times, dist.ReduceOp.MAX)
+            spent = plan_spans.spent(before, contestant.stats(), len(times) * contestant.period)
+            times = kept + over_ranks(times, dist.ReduceOp.MAX)
+            found[rate] = Cell(times, spent | plan_spans.measured(contestant))
         reshape(FREE)
     return found
 
@@ -152,7 +166,8 @@ def _timed(step: Callable[[], None]) -> float:
 def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], job: Job) -> Row:
     low, middle, high = quantiles(times)
     replays = [setting.seconds(one, slower) for slower in setting.slowness()]
-    link, predicted = setting.link, replays[1]
+    link, predicted, replayed = setting.link, replays[1], setting.replay(one)
+    ring, trade = setting.sockets.ring, setting.sockets.trade
     return {
         "method": one.name,
         **where(job.device),
@@ -168,7 +183,7 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "step_ms_p20": 1e3 * low,
         "step_ms_p80": 1e3 * high,
         "error": predicted / middle - 1,
-        "binds": setting.replay(one).binds,
+        "binds": replayed.binds,
         "sent_bytes": round(one.sent(setting.hosts)),
         "codec_ms": 1e3 * one.codec,
         "overhead_ms": 1e3 * one.overhead,
@@ -185,6 +200,14 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
             (part.cores for script in one.scripts for part in script.parts if isinstance(part, Work)), default=0.0
         ),
         "computing_cores": setting.computing.cores,
+        "share": setting.computing.share,
+        "ring_us": 1e6 * ring.round,
+        "ring_byte_ns": 1e9 * ring.byte,
+        "ring_cpu_ns": 1e9 * ring.cpu,
+        "trade_us": 1e6 * trade.round,
+        "trade_byte_ns": 1e9 * trade.byte,
+        "trade_cpu_ns": 1e9 * trade.cpu,
+        **plan_spans.forecast(replayed),
     }
 
 

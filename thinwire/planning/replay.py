@@ -70,18 +70,33 @@ class Place:
         return self.sockets.half if ask.half else self.sockets.ring16
 
 
+class Span(NamedTuple):
+    """One part of a piece of work, in the order of launch: `what` is work, or the kind of a request."""
+
+    piece: int
+    what: str
+    start: float
+    stop: float
+
+
 @final
 @dataclass(frozen=True)
 class Replayed:
-    """When each step ended, and how long the training loop waited for what in all of them."""
+    """When each step ended, how long the training loop waited for what in all of them, and what lanes did when."""
 
     ends: tuple[float, ...]
     waited: dict[str, float]  # by BINDS
+    spans: tuple[Span, ...] = ()
 
     @property
     def step(self) -> float:
         """Seconds of the last step."""
-        return self.ends[-1] - (self.ends[-2] if len(self.ends) > 1 else 0.0)
+        return self.ends[-1] - self.start
+
+    @property
+    def start(self) -> float:
+        """Of the last step."""
+        return self.ends[-2] if len(self.ends) > 1 else 0.0
 
     @property
     def binds(self) -> str:
@@ -93,9 +108,10 @@ class Replayed:
 class _Piece:
     """A piece of work in a lane, or, as `main`, nothing but the part that the training loop computes."""
 
-    def __init__(self, parts: Sequence[Part], step: int, siblings: list[_Piece]) -> None:
+    def __init__(self, parts: Sequence[Part], step: int, siblings: list[_Piece], number: int) -> None:
         self.parts = deque(parts)
-        self.step, self.siblings = step, siblings
+        self.step, self.siblings, self.number = step, siblings, number
+        self.since = 0.0  # when the part that is under way began
         self.left = 0.0  # of the part that is under way: seconds, or bytes
         self.rounds = 0  # of messages that are still to be waited for
         self.timer = 0.0  # until the round has arrived
@@ -122,7 +138,7 @@ class _Replay:
         self.kept: list[tuple[int, _Piece]] = []  # as in engine/lane.py: launched for these lanes, not handed over
         self.weight, self.woken = 0, -math.inf
         self.now, self.ends = 0.0, list[float]()
-        self.waited = dict.fromkeys(BINDS, 0.0)
+        self.waited, self.spans = dict.fromkeys(BINDS, 0.0), list[Span]()
         self.computes = 0.0  # seconds that the training loop still computes
         self.cores, self.trains = 0.0, False  # what it keeps busy, and whether it trains or copies
         self.burst = place.link.burst  # bytes that the link would let through at once, headers included
@@ -131,7 +147,7 @@ class _Replay:
         while True:
             self._settle()
             if not self.acts and not self.open:
-                return Replayed(tuple(self.ends), self.waited)
+                return Replayed(tuple(self.ends), self.waited, tuple(self.spans))
             self._pass()
 
     def _settle(self) -> None:
@@ -158,7 +174,7 @@ class _Replay:
         elif isinstance(act, Launch):
             siblings: list[_Piece] = []
             for script in act.scripts:
-                piece = _Piece(script.parts, len(self.ends), siblings)
+                piece = _Piece(script.parts, len(self.ends), siblings, self.launched)
                 siblings.append(piece)
                 self.open.append(piece)
                 self._launch(piece, script.weight)
@@ -198,12 +214,13 @@ class _Replay:
             return True
         if isinstance(part, Work):
             if not piece.begun:
-                piece.begun, piece.left = True, part.seconds
+                piece.begun, piece.left, piece.since = True, part.seconds, self.now
             if piece.left > EPSILON:
                 return False
             return self._end(piece)
         if not piece.begun:
             piece.begun, piece.rounds, piece.left = True, part.rounds(self.place.ranks), part.sent(self.place.ranks)
+            piece.since = self.now
             if self.place.ranks < 2:
                 return self._end(piece)
         elif piece.rounds == 0 and piece.left <= EPSILON:
@@ -221,7 +238,9 @@ class _Replay:
         return True
 
     def _end(self, piece: _Piece) -> bool:
-        piece.parts.popleft()
+        part = piece.parts.popleft()
+        what = part.kind if isinstance(part, Ask) else "work"
+        self.spans.append(Span(piece.number, what, piece.since, self.now))
         piece.begun = False
         return True
 
