@@ -131,7 +131,7 @@ def test_one_after_the_other_leaves_nothing_behind() -> None:
     for found, threads, groups in on_ranks(in_turns, 2, 4):
         assert all(torch.equal(found[0], other) for other in found)  # and a hook is bit for bit what attach is
         assert threads == 0
-        assert groups == 1 + tw.Overlap().in_flight  # the next wire takes what the last one gave back
+        assert groups == 1 + tw.Overlap().sizes("cpu").in_flight  # the next wire takes what the last one gave back
 
 
 def forgotten() -> int:

@@ -21,13 +21,14 @@ P = ParamSpec("P")
 
 
 class Sizes(NamedTuple):
-    """Of the pieces that a gradient travels in, in 2^20 bytes of float32."""
+    """Of the pieces that a gradient travels in, in 2^20 bytes of float32, and how many are open at a time."""
 
     bucket_mb: float
     chunk_mb: float
+    in_flight: int
 
 
-ON_CPU, ON_GPU = Sizes(16.0, 16.0), Sizes(64.0, 64.0)
+ON_CPU, ON_GPU = Sizes(16.0, 16.0, 5), Sizes(128.0, 128.0, 8)
 
 
 @final
@@ -38,8 +39,9 @@ class Overlap(Config):
     Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
 
-    A size that is None depends on where the gradients are: both are 16 on a CPU. To a GPU large pieces are no slower
-    than small ones, but the host takes as long to launch them: there both are 64.
+    What is None depends on where the gradients are. On a CPU both sizes are 16, and 5 pieces are open. To a GPU large
+    pieces are no slower than small ones, but the host takes as long to launch them: there both are 128. Of so large
+    pieces a model has few, and one that waits for another's lane leaves the link idle, so that 8 are open.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
     what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
@@ -52,28 +54,30 @@ class Overlap(Config):
     name: ClassVar[str] = "overlap"
     bucket_mb: float | None = None
     chunk_mb: float | None = None
-    in_flight: int = 5
+    in_flight: int | None = None
     buckets: Literal["fixed", "planned"] = "fixed"
     into_forward: Literal["ready", "need"] | None = None
 
     def __post_init__(self) -> None:
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
-        if min(self.sizes("cpu")) <= 0 or self.in_flight < 1:
+        if min(self.sizes("cpu")) <= 0:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
 
     def sizes(self, device: str) -> Sizes:
-        """Both sizes, for gradients on this kind of device.
+        """What holds for gradients on this kind of device.
 
         >>> Overlap(chunk_mb=4).sizes("cuda")
-        Sizes(bucket_mb=64.0, chunk_mb=4)
+        Sizes(bucket_mb=128.0, chunk_mb=4, in_flight=8)
         """
-        bucket, chunk = ON_GPU if device == "cuda" else ON_CPU
+        bucket, chunk, open_ = ON_GPU if device == "cuda" else ON_CPU
         return Sizes(
-            bucket if self.bucket_mb is None else self.bucket_mb, chunk if self.chunk_mb is None else self.chunk_mb
+            bucket if self.bucket_mb is None else self.bucket_mb,
+            chunk if self.chunk_mb is None else self.chunk_mb,
+            open_ if self.in_flight is None else self.in_flight,
         )
 
 
@@ -94,10 +98,9 @@ class Method(Config):
         if self.sync.adapt is not None:
             self.sync.adapt.check(self.exchange)
 
-    @property
-    def lanes(self) -> int:
-        """Pieces of work that may be open at a time."""
-        return 1 if self.exchange.one_piece else self.overlap.in_flight
+    def lanes(self, device: str = "cpu") -> int:
+        """Pieces of work that may be open at a time, where gradients are on this kind of device."""
+        return 1 if self.exchange.one_piece else self.overlap.sizes(device).in_flight
 
     @property
     def id(self) -> str:

@@ -330,7 +330,8 @@ class Wire:
             "what they hold of the model": self._share.name,
         }
         # A meeting that fails leaves everything as it was.
-        self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer)
+        lanes = max(method.lanes(kind) for kind in kinds)
+        self._transport, self._runner = meet(method, self._group, settings, seed, fields, self._optimizer, lanes)
         self._loop = Loop(
             self._runner,
             plan,

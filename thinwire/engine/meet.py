@@ -33,17 +33,19 @@ def meet(
     seed: int,
     fields: Mapping[str, str],
     optimizer: Optimizer | None,
+    lanes: int,
 ) -> tuple[ProcessTransport, Runner]:
     """A transport and a runner on every rank; ValueError on all of them if they differ in method or `fields`.
 
     The optimizer's steps are measured where a memory of the method asks for them. Rank 0 logs the method's note.
+    As many pieces of work are open as there are `lanes`.
     """
     depth = depth_of(method)
     if depth and optimizer is None:
         raise ValueError(
             f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
         )
-    transport = ProcessTransport(group, wanted(method, group, settings), drops=settings.drop_dead)
+    transport = ProcessTransport(group, wanted(method, group, settings, lanes), drops=settings.drop_dead)
     common = {
         "thinwire version": VERSION,
         "method": method.id,
@@ -66,14 +68,14 @@ def meet(
     return transport, Runner(method, transport, telemetry, Motion(optimizer, depth), seed)
 
 
-def wanted(method: Method, group: dist.ProcessGroup, settings: Settings) -> Wanted:
-    """The process groups of the lanes: as many lanes as pieces of work may be open, with a slot each or all one."""
+def wanted(method: Method, group: dist.ProcessGroup, settings: Settings, lanes: int) -> Wanted:
+    """The process groups of the lanes, with a slot each or all one."""
     exchange, size = method.exchange, dist.get_world_size(group)
     name = "gloo" if settings.drop_dead else backend.name_of(group)  # nccl ends the process when a peer breaks off
     groups: Sequence[tuple[int, ...]] = exchange.groups(size)
     if settings.drop_dead:
         groups = exchange.edges(size)  # one group per edge: when one breaks, the others stay whole
     aside = method.overlap.into_forward is not None
-    lanes = method.lanes + aside
+    lanes += aside
     slots = 1 if backend.named(name).in_turn else lanes
     return Wanted(slots, tuple(groups), settings.timeout, name, lanes, aside)

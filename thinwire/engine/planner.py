@@ -110,7 +110,11 @@ class Planner:
         """The buckets that the method asks for, in the order that it asks for."""
         overlap = self.method.overlap
         plan = self.fixed() if overlap.buckets == "fixed" else self.cut(ready, cost)
-        return newest_first(plan, ready, cost, self.method.lanes) if overlap.into_forward == "need" else plan
+        return (
+            newest_first(plan, ready, cost, self.method.lanes(self.items[0].device.type))
+            if overlap.into_forward == "need"
+            else plan
+        )
 
     def cut(self, ready: Mapping[str, float], cost: Cost) -> Plan:
         """The plan with the earliest end, or the fixed one if that is nearly as early.

@@ -125,7 +125,8 @@ def outer(
     check_optimizer(optimizer)
     check_free(optimizer)
     check_membership(method)
-    crews = Managed(manager, method.lanes, timeout)
+    lanes = max(method.lanes(p.device.type) for p in model.parameters())
+    crews = Managed(manager, lanes, timeout)
     settings = Settings(min_size, tuple_of(exclude), seed)
     return Member(model, optimizer, method, crews, settings)
 

@@ -135,7 +135,7 @@ def of_method(method: Method, items: Sequence[Item], ranks: int, record: Record,
     return Contestant(
         method.id,
         tuple(sendings),
-        method.lanes,
+        method.lanes(items[0].device.type),
         every=sync.every,
         late=sync.staleness or 0,
         models=sync.of.models,

@@ -126,9 +126,10 @@ def _recorded(
     """Several passes over some buckets, with the agreement at their end or without; one before them is not noted."""
     clock = VirtualClock(ranks, INSTANT)
     found = _Passes()
+    lanes = method.lanes(parcels[0].items[0].device.type)
 
     async def life(rank: int) -> None:
-        transport = Recorder(clock, rank, method.lanes, device)
+        transport = Recorder(clock, rank, lanes, device)
         telemetry = Telemetry(transport.now, transport.traffic, clock.size)
         first = method.sync.warmup + 1  # the first round of all also measures the error
         runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)

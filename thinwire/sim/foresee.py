@@ -155,7 +155,7 @@ def foresee(
                 f"{method.id}: only gradients in step are waited for layer by layer; leave into_forward out"
             )
     if into_forward == "need":
-        plan = in_order(plan, load, cost(method, load.device, seconds), method.lanes)
+        plan = in_order(plan, load, cost(method, load.device, seconds), method.lanes(load.device))
     Interfaces(network, workers)  # refuses hosts and racks that do not fit
     played = script(method, plan, load, workers, costs)
     bits = costs.estimated(method.exchange.channels)

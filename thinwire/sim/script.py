@@ -78,7 +78,7 @@ def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs) -> Scri
         min(ready.values()),
         tuple(parcel.fragment for parcel in plan.parcels),
         Piece(-1, -1, (Reduce(4 * sum(min(SAMPLED, parcel.layout.numel) for parcel in plan.parcels)), Reduce(8))),
-        method.lanes,
+        method.lanes(load.device),
         load.numel,
     )
 

@@ -49,7 +49,7 @@ class Worker:
         self.optimizer = setting.problem.optimizer(self.model.parameters())
         members = trained(self.model, self.optimizer)
         plan = plan_of(method, [item for _, item in members], setting.min_size, ())
-        transport = ClockTransport(clock, rank, method.lanes)
+        transport = ClockTransport(clock, rank, method.lanes())
         telemetry = Telemetry(transport.now, transport.traffic, clock.size)
         self.runner = Runner(method, transport, telemetry, Motion(self.optimizer, depth_of(method)), setting.seed)
         signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
