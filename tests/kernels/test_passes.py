@@ -105,6 +105,25 @@ def test_copy_tells_whether_all_is_finite(tier: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("n", [0, 1, 7, 512, 1000, 300_000])
+def test_a_difference_is_written_twice_and_tells_whether_it_is_finite(tier: str, n: int) -> None:
+    k, a, b, out = kernels.get(tier), vector(n), vector(n).flip(0) * 0.7, torch.empty(n)
+    expected = a - b
+    assert k.difference(a, b, out)
+    assert torch.equal(out, expected)
+    for place in {0, n // 2, n - 1} if n else set():
+        for broken in (torch.nan, torch.inf, -torch.inf):
+            y = b.clone()
+            y[place] = broken
+            assert not k.difference(a, y, out)
+            assert torch.equal(out.isfinite(), y.isfinite())
+    moved = a.clone()
+    assert k.difference(moved, b, out, again=moved)  # an output may be an input
+    assert torch.equal(out, expected)
+    assert torch.equal(moved, expected)
+
+
+@pytest.mark.parametrize("tier", TIERS)
 def test_signed_bytes_fold_by_magnitude(tier: str) -> None:
     k = kernels.get(tier)
     signed = torch.arange(-128, 128, dtype=torch.int8)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
+from thinwire import kernels
 from thinwire.server.plain import copied
 from thinwire.server.steppers import Outer
 
@@ -47,10 +48,26 @@ class Anchors:
         torch.sub(anchor, bucket.flat, out=bucket.flat)
 
     def way_of(self, bucket: Bucket, members: Sequence[Trained]) -> None:
-        """Fill the buffer with the way of these parameters, in one pass."""
+        """Fill the buffer with the way of these parameters, in one pass, which also sees whether it is finite."""
         anchor = bucket.extra["anchor"].to(bucket.flat.device, non_blocking=True)
+        found: list[bool | None] = []
         for view, start, one in zip(bucket.views, bucket.cut(anchor), members, strict=True):
-            torch.sub(start, one.local, out=view)
+            if _plain(view, one.local):
+                found.append(kernels.select(view).difference(start, one.local, view))
+            else:
+                torch.sub(start, one.local, out=view)
+                found.append(None)
+        bucket.finite = None if None in found else all(found)
+
+    def take_mean(self, bucket: Bucket, members: Sequence[Trained]) -> None:
+        """Move anchor and parameters by what lies in the buffer, both to the same place, in one pass."""
+        starts = bucket.cut(bucket.extra["anchor"])
+        for d, start, one in zip(bucket.views, starts, members, strict=True):
+            if _plain(d, one.local) and start.is_cpu:
+                kernels.select(d).difference(start, d, one.local, again=start)
+            else:
+                start.sub_(d.to(start.device))
+                one.local.copy_(start)
 
     def step(self, buckets: Sequence[Bucket]) -> None:
         """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""
@@ -104,6 +121,11 @@ class Anchors:
                 groups.setdefault(item.group, []).append(p)
         self._groups = sorted(groups)
         self._optimizer = self._stepper.optimizer([groups[number] for number in self._groups])
+
+
+def _plain(view: Tensor, parameter: Tensor) -> bool:
+    """Whether the passes of the CPU's kernels can take both."""
+    return view.is_cpu and parameter.is_cpu and parameter.dtype == view.dtype and parameter.is_contiguous()
 
 
 def _placed(value: Any, p: nn.Parameter) -> Any:

@@ -10,6 +10,7 @@ moments and its count of steps as they are. After the step the gradients are bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, final, get_args
 
@@ -81,9 +82,9 @@ class Skipping:
 
 
 def _finite(grads: list[Tensor]) -> bool:
-    """One pass decides if the length is finite; if it is not, it may merely have overflowed."""
+    """On the host a sum per tensor decides; on a GPU one length, and one wait. Either may merely have overflowed."""
     dense = [g.coalesce().values() if g.is_sparse else g for g in grads]
-    if not dense:
-        return True
+    if all(g.is_cpu for g in dense):
+        return all(math.isfinite(float(g.sum())) or bool(g.isfinite().all()) for g in dense)
     length = torch.nn.utils.get_total_norm(dense)
     return bool(length.isfinite()) or all(bool(g.isfinite().all()) for g in dense)

@@ -98,6 +98,13 @@ class Kernels(ABC):
         """Copy `x` to `out`, both (n,) float32, and return whether every element is finite."""
 
     @abstractmethod
+    def difference(self, a: Tensor, b: Tensor, out: Tensor, again: Tensor | None = None) -> bool:
+        """Write a - b to `out`, and to `again` too, all (n,) float32; return whether every element of it is finite.
+
+        Outputs may be inputs.
+        """
+
+    @abstractmethod
     def fold(self, codes: Tensor) -> None:
         """Signed bytes 0, -1, 1, -2, ... as symbols 0, 1, 2, 3, ..., in place."""
 

@@ -18,6 +18,7 @@ class Take(Merge):
 
     name: ClassVar[str] = "take"
     needs_x: ClassVar[bool] = False
+    takes: ClassVar[bool] = True
 
     def merge(self, at: Place) -> Tensor:
         """All ranks go on together."""

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 class OuterStep(Config, ABC):
     """Base class: an optimizer of torch for the anchors, whose gradients are the pseudo-gradients."""
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the step is anchor - d and nothing else: then the anchor becomes the mean of the models."""
+        return False
+
     @abstractmethod
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Made for one group of anchors per parameter group; "inner_lr" of each is the learning rate of the ranks."""
@@ -44,6 +49,7 @@ class Merge(Config, ABC):
     needs_x: ClassVar[bool] = True  # whether it looks at the model as it is
     needs_before: ClassVar[bool] = False  # whether it looks at the anchor before the step
     needs_sent: ClassVar[bool] = False  # whether it looks at the model that was sent
+    takes: ClassVar[bool] = False  # whether the model is the anchor
 
     @abstractmethod
     def merge(self, at: Place) -> Tensor:

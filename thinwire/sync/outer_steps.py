@@ -29,6 +29,11 @@ class Sgd(OuterStep):
         if self.lr < 0 or not 0 <= self.momentum < 1:
             raise ValueError(f"Sgd(lr={self.lr}, momentum={self.momentum}): write lr >= 0 and 0 <= momentum < 1")
 
+    @property
+    def adds_up(self) -> bool:
+        """Where it is a plain mean."""
+        return self.lr == 1 and self.momentum == 0
+
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Torch's own."""
         return SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov and self.momentum > 0)

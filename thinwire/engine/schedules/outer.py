@@ -147,6 +147,7 @@ class Outer(Schedule):
         loop.runner.telemetry.begin()
         self._rounds[number] = []
         for bucket, members in self._fragments[number]:
+            bucket.changed()
             if self._of.merge.needs_sent or self._gossips:
                 self._fill(bucket, members)
                 if self._of.merge.needs_sent:
@@ -157,8 +158,8 @@ class Outer(Schedule):
                 self.anchors.way_of(bucket, members)
             if self.weight != 1.0:
                 bucket.flat.mul_(self.weight)
+                bucket.changed()
             bucket.used = bytearray(b"\1" * len(bucket.views))
-            bucket.changed()
             before = bucket.extra["anchor"] if self._gossips else None
             self._rounds[number].append(loop.runner.launch(bucket, before=before))
         kept["used"][number] = kept["step"] + self._of.delay
@@ -190,10 +191,14 @@ class Outer(Schedule):
         if self._gossips:
             for bucket in buckets:
                 self.anchors.way(bucket)
-        before = [bucket.extra["anchor"].clone() if of.merge.needs_before else bucket.flat for bucket in buckets]
-        self.anchors.step(buckets)
-        for (bucket, members), old in zip(parts, before, strict=True):
-            self._merge(bucket, members, old)
+        if of.outer.adds_up and of.merge.takes:
+            for bucket, members in parts:
+                self.anchors.take_mean(bucket, members)
+        else:
+            before = [bucket.extra["anchor"].clone() if of.merge.needs_before else bucket.flat for bucket in buckets]
+            self.anchors.step(buckets)
+            for (bucket, members), old in zip(parts, before, strict=True):
+                self._merge(bucket, members, old)
         averages.put(found)
 
     async def _arrived(self, number: int) -> None:

@@ -152,6 +152,12 @@ class CpuKernels(Kernels):
         addresses = _check(x, torch.float32, n), n, _check(out, torch.float32, n)
         return _cpu.copy(self.isa, *addresses, torch.get_num_threads())
 
+    def difference(self, a: Tensor, b: Tensor, out: Tensor, again: Tensor | None = None) -> bool:
+        n = out.numel()
+        inputs = _check(a, torch.float32, n), _check(b, torch.float32, n), n
+        too = 0 if again is None else _check(again, torch.float32, n)
+        return _cpu.difference(self.isa, *inputs, _check(out, torch.float32, n), too, torch.get_num_threads())
+
     def fold(self, codes: Tensor) -> None:
         _cpu.fold(_check(codes, torch.uint8, 0), codes.numel())
 

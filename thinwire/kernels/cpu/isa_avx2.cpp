@@ -3,4 +3,4 @@
 #define TW_NS tw_avx2
 #include "passes.h"
 
-const Passes passes_avx2 = {tw_avx2::encode, tw_avx2::scale_blocks, tw_avx2::decode_add, tw_avx2::noise, tw_avx2::pack, tw_avx2::unpack, tw_avx2::copy, tw_avx2::total};
+const Passes passes_avx2 = {tw_avx2::encode, tw_avx2::scale_blocks, tw_avx2::decode_add, tw_avx2::noise, tw_avx2::pack, tw_avx2::unpack, tw_avx2::copy, tw_avx2::difference, tw_avx2::total};

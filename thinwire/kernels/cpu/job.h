@@ -68,6 +68,7 @@ struct Passes {
     void (*pack)(const uint8_t* codes, int64_t n, int width, uint8_t* out);
     void (*unpack)(const uint8_t* packed, int64_t n, int width, uint8_t* codes);
     bool (*copy)(const float* x, int64_t n, float* out, int threads);
+    bool (*difference)(const float* a, const float* b, int64_t n, float* out, float* again, int threads);
     uint64_t (*total)(const uint8_t* data, int64_t n, uint64_t first, int threads);
 };
 

@@ -122,6 +122,13 @@ bool copy(const std::string& isa, Address x, int64_t n, Address out, int threads
     return p.copy(reinterpret_cast<const float*>(x), n, reinterpret_cast<float*>(out), threads);
 }
 
+bool difference(const std::string& isa, Address a, Address b, int64_t n, Address out, Address again, int threads) {
+    const Passes& p = passes(isa);
+    nb::gil_scoped_release release;
+    return p.difference(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), n,
+                        reinterpret_cast<float*>(out), reinterpret_cast<float*>(again), threads);
+}
+
 // The checksum's sum of bytes whose first word has the index `first`.
 uint64_t total(const std::string& isa, Address data, int64_t n, uint64_t first, int threads) {
     const Passes& p = passes(isa);
@@ -193,6 +200,7 @@ NB_MODULE(_cpu, m) {
     m.def("pack", &pack);
     m.def("unpack", &unpack);
     m.def("copy", &copy);
+    m.def("difference", &difference);
     m.def("total", &total);
     m.def("seal", &seal);
     m.def("sealed", &sealed);

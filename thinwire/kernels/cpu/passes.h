@@ -1,4 +1,4 @@
-// The smaller passes: noise, copy, pack, unpack; and all of them for one instruction set.
+// The smaller passes: noise, copy, difference, pack, unpack; and all of them for one instruction set.
 #pragma once
 #include "decode.h"
 #include "encode.h"
@@ -64,6 +64,47 @@ void copy_range(void* ctx, int64_t t0, int64_t t1) {
 bool copy(const float* x, int64_t n, float* out, int threads) {
     CopyJob j{x, out, n, 0};
     if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, copy_range, &j);
+    return !j.broken;
+}
+
+struct DifferenceJob {
+    const float* a;
+    const float* b;
+    float* out;
+    float* again;
+    int64_t n;
+    int broken;
+};
+
+template <bool AGAIN>
+void difference_range(void* ctx, int64_t t0, int64_t t1) {
+    DifferenceJob& j = *(DifferenceJob*)ctx;
+    const int64_t stop = t1 * TILE < j.n ? t1 * TILE : j.n;
+    int64_t i = t0 * TILE;
+    i32v broken{};
+    for (; i + V <= stop; i += V) {
+        const f32v d = load<f32v>(j.a + i) - load<f32v>(j.b + i);
+        store(j.out + i, d);
+        if (AGAIN) store(j.again + i, d);
+        broken |= ((i32v)d & 0x7F800000) == 0x7F800000;
+    }
+    int any = 0;
+    for (int k = 0; k < V; ++k) any |= broken[k];
+    for (; i < stop; ++i) {
+        const float d = j.a[i] - j.b[i];
+        j.out[i] = d;
+        if (AGAIN) j.again[i] = d;
+        int32_t bits;
+        memcpy(&bits, &d, 4);
+        any |= (bits & 0x7F800000) == 0x7F800000;
+    }
+    if (any) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+}
+
+// Writes a - b to out, and to `again` unless that is null; returns whether every element of it is finite.
+bool difference(const float* a, const float* b, int64_t n, float* out, float* again, int threads) {
+    DifferenceJob j{a, b, out, again, n, 0};
+    if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, again ? difference_range<true> : difference_range<false>, &j);
     return !j.broken;
 }
 

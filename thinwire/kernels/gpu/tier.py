@@ -138,6 +138,12 @@ class GpuKernels(Kernels):
     def copy(self, x: Tensor, out: Tensor) -> bool:
         return bool(out.copy_(x).isfinite().all())
 
+    def difference(self, a: Tensor, b: Tensor, out: Tensor, again: Tensor | None = None) -> bool:
+        torch.sub(a, b, out=out)
+        if again is not None:
+            again.copy_(out)
+        return bool(out.isfinite().all())
+
     def fold(self, codes: Tensor) -> None:
         self._fold(codes, back=False)
 
