@@ -201,6 +201,8 @@ def test_constant_stragglers() -> None:
         return await comm.now()
 
     assert on_clock(program, 3, stragglers=Constant({1: 4.0})) == [0.25, 1.0, 0.25]
+    with pytest.raises(ValueError, match=r"worker 3 is to be slow, and there are 3: .* write Constant\({2: 4.0}\)"):
+        on_clock(program, 3, stragglers=Constant({3: 4.0}))
 
 
 def test_a_deadlock_names_its_time_and_every_task_that_waits() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from thinwire import Key, Layout, Overlap, Sync
+from thinwire import Key, Layout, Overlap, Sync, methods
 from thinwire.compressors import (
     Cast,
     IntBlock,
@@ -122,6 +122,11 @@ def test_a_block_larger_than_any_tensor_is_one_block() -> None:
 def test_settings_out_of_range(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_factory_names_the_setting_that_was_meant() -> None:
+    with pytest.raises(TypeError, match="method 'qsgd' has no setting 'bit'; did you mean 'bits'"):
+        methods.qsgd(bit=4)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import subprocess
 import sys
 import warnings
@@ -117,6 +119,23 @@ def looked_at() -> list[bool]:
 
 def test_looking_between_backward_and_step_changes_nothing() -> None:
     assert on_ranks(looked_at, 2) == [[True], [True]]
+
+
+def saved_whole() -> list[bool]:
+    """A model is pickled and copied while attached, and DDP takes the copy."""
+    model = net()
+    with tw.attach(model, sgd(model), tw.methods.qsgd(), min_size=0):
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        copies = [torch.load(file, weights_only=False), copy.deepcopy(model)]
+        x, _ = batch(0)
+        outputs = [DistributedDataParallel(one)(x) for one in copies]
+    return [torch.equal(model(x), output) for output in outputs]
+
+
+def test_a_model_may_be_saved_whole_while_attached() -> None:
+    assert on_ranks(saved_whole, 1) == [[True, True]]
 
 
 def switched_away(name: str) -> list[Any]:

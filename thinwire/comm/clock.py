@@ -53,6 +53,8 @@ class VirtualClock:
     ) -> None:
         if size < 1:
             raise ValueError(f"a clock needs at least one worker; got size={size}")
+        if stragglers is not None:
+            stragglers.check(size)
         self.size, self.stragglers, self.seed = size, stragglers, seed
         self.network = Network() if network is None else network
         self.traffic = [Traffic() for _ in range(size)]

@@ -25,6 +25,9 @@ class Stragglers(ABC):
     def factor(self, rank: int, turn: int, seed: int) -> float:
         """What the seconds of the `turn`-th computation of `rank` are multiplied by."""
 
+    def check(self, workers: int) -> None:  # noqa: B027  (most name nobody)
+        """Raise a ValueError if it names a worker that there is not."""
+
 
 @final
 @dataclass(frozen=True)
@@ -39,6 +42,15 @@ class Constant(Stragglers):
 
     def factor(self, rank: int, turn: int, seed: int) -> float:
         return self.factors.get(rank, 1.0)
+
+    def check(self, workers: int) -> None:
+        """Every rank that is slow takes part."""
+        for rank, factor in self.factors.items():
+            if not 0 <= rank < workers:
+                raise ValueError(
+                    f"worker {rank} is to be slow, and there are {workers}: ranks begin with 0; "
+                    f"write Constant({{{workers - 1}: {factor}}}), or --stragglers constant:{workers - 1},{factor:g}"
+                )
 
 
 @final

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, ParamSpec, TypeAlias, final
 from thinwire.core.config import Config, check_choice, make_id
 from thinwire.core.exchange import Exchange
 from thinwire.core.recipe import Recipe
-from thinwire.core.registry import Registry
+from thinwire.core.registry import Registry, suggest
 from thinwire.core.schedule import Sync
 
 P = ParamSpec("P")
@@ -142,6 +142,9 @@ def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Met
 
         @wraps(make)
         def labelled(*args: P.args, **kwargs: P.kwargs) -> Method:
+            wrong = next((key for key in kwargs if key not in taken.parameters), None)
+            if wrong is not None:
+                raise TypeError(f"method '{name}' has no setting '{wrong}'{suggest(wrong, taken.parameters)}")
             bound = taken.bind(*args, **kwargs).arguments
             label = make_id(name, {k: (v, taken.parameters[k].default) for k, v in bound.items()})
             return replace(make(*args, **kwargs), label=label)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 import torch.distributed as dist
@@ -196,15 +196,25 @@ def refuse_wrapper(model: nn.Module) -> RemovableHandle:
     model. FSDP puts other parameters in the place of those that are attached: with an optimizer of the new ones,
     nothing else would tell that thinwire exchanges nothing.
     """
-    before, looked = _sharded_in(model), False
+    return model.register_forward_pre_hook(_BeforeForward(_sharded_in(model)))
 
-    def before_forward(module: nn.Module, args: Any) -> None:
-        nonlocal looked
+
+@final
+class _BeforeForward:
+    """A hook that leaves nothing of itself in a model that is saved whole, or copied."""
+
+    def __init__(self, sharded: dict[int, str]) -> None:
+        self._before, self._looked = sharded, False
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        return _nothing_before, ()
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if not looked:
-            looked = True
-            late = [name or "the model" for number, name in _sharded_in(model).items() if number not in before]
+        if not self._looked:
+            self._looked = True
+            late = [name or "the model" for key, name in _sharded_in(module).items() if key not in self._before]
             if late:
                 raise ValueError(
                     f"fully_shard came after attach, and has sharded {late[0]}: shard the model first, then write "
@@ -218,7 +228,13 @@ def refuse_wrapper(model: nn.Module) -> RemovableHandle:
                 "write tw.attach(model, ...) without DDP, or model.register_comm_hook(*tw.ddp_hook(method, model))"
             )
 
-    return model.register_forward_pre_hook(before_forward)
+
+def _nothing_before() -> Callable[[nn.Module, Any], None]:
+    return _nothing
+
+
+def _nothing(module: nn.Module, args: Any) -> None:
+    """What is left of the hook in a copy of the model, which nobody has attached."""
 
 
 def refuse_wrapped_later(model: nn.Module, optimizer: Optimizer, members: Sequence[Trained]) -> RemovableHandle:

@@ -157,6 +157,8 @@ def foresee(
     if into_forward == "need":
         plan = in_order(plan, load, cost(method, load.device, seconds), method.lanes(load.device))
     Interfaces(network, workers)  # refuses hosts and racks that do not fit
+    if stragglers is not None:
+        stragglers.check(workers)
     played = script(method, plan, load, workers, costs)
     bits = costs.estimated(method.exchange.channels)
     by_message = workers <= BY_MESSAGE if by_message is None else by_message
