@@ -18,6 +18,7 @@ from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Link, Sockets
 from thinwire.planning.outlook import Setting, choose, outlook, pays_below
+from thinwire.planning.planner import steps_of
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
 
@@ -105,8 +106,8 @@ def test_bad_input_is_one_sentence() -> None:
         tw.plan(net, x, link="1gbit")
     with pytest.raises(ValueError, match=r'write link=tw\.Network\("1gbit", "1ms"\)'):
         tw.plan(net, x, hosts=4)
-    with pytest.raises(TypeError, match="a tensor or a pair of inputs and targets; got dict"):
-        tw.plan(net, {"x": x}, link="1gbit", hosts=4)
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got set"):
+        tw.plan(net, {x}, link="1gbit", hosts=4)
     with pytest.raises(ValueError, match="the batch has targets; write loss="):
         tw.plan(net, (x, x), link="1gbit", hosts=4)
     with pytest.raises(ValueError, match="unknown method 'qsdg'; did you mean 'qsgd'"):
@@ -168,3 +169,27 @@ def test_the_summary_of_cells() -> None:
     assert told["recommended_loses"] == pytest.approx(0.3)
     assert told["recommended_near"] == 0
     assert (told["computing_from"], told["computing_to"]) == pytest.approx((0.4, 1.1))
+
+
+class Named(nn.Module):
+    """As Hugging Face's models: batches have names, and outputs a loss where the batch has labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        out = {"logits": self.linear(x)}
+        return out if labels is None else {"loss": (out["logits"] - labels).square().mean(), **out}
+
+
+def test_a_batch_may_be_a_dict() -> None:
+    net, x = Named(), torch.ones(3, 4)
+    before = net.linear.weight.detach().clone()
+    steps_of({"x": x, "labels": torch.zeros(3, 2)}, None, None)(net)[0]()
+    assert not torch.equal(before, net.linear.weight)
+    steps_of({"x": x}, lambda out: out["logits"].sum(), None)(net)[0]()
+    with pytest.raises(ValueError, match='the outputs have no loss; put the targets into the batch, as "labels"'):
+        steps_of({"x": x}, None, None)(net)[0]()
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got str"):
+        steps_of("x", None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,8 +45,9 @@ def plan(
 ) -> Outlook:
     """Forecast the step of every method, of DDP and of its hooks, for `model` on `hosts` hosts.
 
-    sample_batch   a tensor, or a pair of inputs and targets, for one step of one host
-    loss           `loss(outputs, targets)`, or of the outputs alone if the batch has no targets
+    sample_batch   a tensor, a pair of inputs and targets, or a dict for `model(**batch)`; for one step of one host
+    loss           `loss(outputs, targets)`, or of the outputs alone if the batch has no targets; not needed where the
+                   outputs have a loss, as those of Hugging Face's models do
     link           `tw.Network("1gbit", "1ms")` or "1gbit"; measured where a process group is initialised
     hosts          one rank on each; those of the process group unless given
 
@@ -95,17 +96,18 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         raise ValueError(
             "the batch has targets; write loss=torch.nn.functional.cross_entropy, or the one you train with"
         )
-    if not pair and not isinstance(batch, torch.Tensor):
+    named = isinstance(batch, Mapping)
+    if not (pair or named or isinstance(batch, torch.Tensor)):
         raise TypeError(
-            f"sample_batch is a tensor or a pair of inputs and targets; got {type(batch).__name__}: "
+            f"sample_batch is a tensor, a pair of inputs and targets, or a dict; got {type(batch).__name__}: "
             "write tw.plan(model, (inputs, targets), loss=...)"
         )
     inputs, targets = batch if pair else (batch, None)
 
-    def value(out: Tensor) -> Tensor:
-        if loss is None:
-            return out.float().square().mean()
-        return loss(out, targets) if pair else loss(out)
+    def value(out: Any) -> Tensor:
+        if loss is not None:
+            return loss(out, targets) if pair else loss(out)
+        return _own_loss(out) if named else out.float().square().mean()
 
     def makes(net: nn.Module) -> tuple[Step, Optimizer]:
         chosen = [p for p in net.parameters() if p.requires_grad]
@@ -113,13 +115,24 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
 
         def step() -> None:
             made.zero_grad()
-            out = net(inputs)
+            out = net(**inputs) if named else net(inputs)
             torch.autograd.backward(value(out))
             made.step()
 
         return step, made
 
     return makes
+
+
+def _own_loss(out: Any) -> Tensor:
+    """The loss that a model has made itself."""
+    found = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    if not isinstance(found, torch.Tensor):
+        raise ValueError(
+            'the outputs have no loss; put the targets into the batch, as "labels" for models of Hugging Face, or '
+            "write tw.plan(model, batch, loss=lambda outputs: ...)"
+        )
+    return found
 
 
 def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link, Sockets]:
