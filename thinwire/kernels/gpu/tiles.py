@@ -109,7 +109,7 @@ def put(planes, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, COU
 
     Planes of full tiles are given as words, (tiles, 16), those of the narrow last tile as bytes, (tiles, 64).
     """
-    bytes_ = out.to(tl.pointer_type(tl.uint8))
+    bytes_ = tl.multiple_of(out.to(tl.pointer_type(tl.uint8)), 4)  # words, else four bytes would be stored one by one
     at = tile[:, None].to(tl.int64) * (64 * COUNT) + lane
     if FULL:
         index = tile[:, None].to(tl.int64) * (16 * COUNT) + tl.arange(0, 16)[None, :] + first
@@ -172,6 +172,16 @@ def load_words(codes, tile, live, WIDTH: tl.constexpr):
         here = codes.to(tl.pointer_type(tl.int32)) + at + j * 16
         words = words + (tl.load(here, mask=live[:, None], other=0),)
     return words
+
+
+@triton.jit
+def load_bytes(codes, tile, lane, live, WIDTH: tl.constexpr):
+    """The planes of full tiles as a tuple of bytes, (tiles, 64) uint8, four to a load."""
+    planes = ()
+    at = tl.multiple_of(codes, 4) + tile[:, None].to(tl.int64) * (64 * WIDTH) + lane
+    for j in tl.static_range(WIDTH):
+        planes = planes + (tl.load(at + j * 64, mask=live[:, None], other=0),)
+    return planes
 
 
 @triton.jit
