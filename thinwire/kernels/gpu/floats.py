@@ -120,9 +120,10 @@ def encode(
     lane = tl.arange(0, 64)[None, :]
     live = tile < tiles
     width = 64 if FULL else lanes
-    base = tile[:, None].to(tl.int64) * 512 + lane
+    CALM: tl.constexpr = FULL & (not FEEDBACK)  # see gpu/encode.py
+    base = (tl.minimum(tile, tiles - 1) if CALM else tile)[:, None].to(tl.int64) * 512 + lane
     here = live[:, None] & (lane < width)
-    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL)
+    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL, CALM)
     rows = p
     if MODE == FUSED:
         rows, _ = fused_scales(p, scales, tile, live, 0.0, MAX, SIZE, NB)

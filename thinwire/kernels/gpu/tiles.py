@@ -104,6 +104,34 @@ def word(rows, J: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB:
 
 
 @triton.jit
+def pushed(acc, number, COUNT: tl.constexpr):
+    """`acc` moved up by COUNT bits, and the highest COUNT bits of `number` below it: one instruction."""
+    return (acc << COUNT) | (number.to(tl.uint32, bitcast=True) >> (32 - COUNT)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def highest(rows, WIDTH: tl.constexpr, NB: tl.constexpr):
+    """The planes, as words, of fields that are the highest WIDTH bits of each number; of one bit, the second highest.
+
+    Then the highest is 0: even rows and odd ones are pushed by two bits, and fill each other's gaps.
+    """
+    planes = ()
+    if WIDTH == 1:
+        even, odd = pushed(rows[6] * 0, rows[6], 2), pushed(rows[7] * 0, rows[7], 2)
+        for i in tl.static_range(3):
+            even, odd = pushed(even, rows[4 - 2 * i], 2), pushed(odd, rows[5 - 2 * i], 2)
+        planes = (as_words(even + (odd << 1), NB),)
+    else:
+        PER_BYTE: tl.constexpr = 8 // WIDTH
+        for j in tl.static_range(WIDTH):
+            byte = pushed(rows[0] * 0, rows[(j + 1) * PER_BYTE - 1], WIDTH)
+            for i in tl.static_range(1, PER_BYTE):
+                byte = pushed(byte, rows[(j + 1) * PER_BYTE - 1 - i], WIDTH)
+            planes = planes + (as_words(byte, NB),)
+    return planes
+
+
+@triton.jit
 def put(planes, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, COUNT: tl.constexpr, FULL: tl.constexpr):
     """Write COUNT planes of each tile and return the checksum's sum, int64.
 
@@ -235,12 +263,17 @@ def field(planes, R: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def compensated(x, residual, alpha, base, width, here, n, FEEDBACK: tl.constexpr, FULL: tl.constexpr):
-    """Eight rows of x, of the residual e with FEEDBACK, and of p = x + alpha e."""
+def compensated(
+    x, residual, alpha, base, width, here, n, FEEDBACK: tl.constexpr, FULL: tl.constexpr, CALM: tl.constexpr
+):
+    """Eight rows of x, of the residual e with FEEDBACK, and of p = x + alpha e; CALM where all may be read."""
     raw, e, p = (), (), ()
     for r in tl.static_range(8):
         there = here if FULL else here & (base + r * width < n)
-        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
+        if CALM:
+            v = tl.load(x + base + r * width).to(tl.float32)
+        else:
+            v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
         raw = raw + (v,)
         if FEEDBACK:
             old = tl.load(residual + base + r * width, mask=there, other=0.0)
