@@ -108,6 +108,18 @@ def rounded(
         return store(code, codes, first, tile, lane, width, live, here, NB, WIDTH, SIGN_BIT, FULL)
 
 
+@triton.jit
+def turned(program, programs, PER: tl.constexpr):
+    """Which program's tiles this one takes, PER to a segment: the ends of all segments first, their beginnings last.
+
+    The pass that found the scales has read all segments at the same time, and their ends are still in the cache.
+    """
+    whole = programs // PER * PER
+    segments = tl.maximum(programs // PER, 1)
+    other = program % segments * PER + (PER - 1 - program // segments)
+    return tl.where(program < whole, other, program)
+
+
 @Ready
 @triton.jit(do_not_specialize=["k0", "k1", "c0", "c1", "c2", "c3", "first", "tile0", "lanes", "size"])
 def encode(
@@ -115,10 +127,13 @@ def encode(
     alpha, beta, lo_end, hi_end, clip,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, FRACTION: tl.constexpr,
     STOCHASTIC: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, FEEDBACK: tl.constexpr, SUM: tl.constexpr,
-    FULL: tl.constexpr, NB: tl.constexpr,
+    FULL: tl.constexpr, TURNED: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
     """Tiles tile0, tile0 + 1, ...: `NB` per program; without FULL the narrow last tile, with rows of `lanes`."""
-    tile = tile0 + tl.program_id(0) * NB + tl.arange(0, NB)
+    program = tl.program_id(0)
+    if TURNED:
+        program = turned(program, tl.num_programs(0), 128 // NB)
+    tile = tile0 + program * NB + tl.arange(0, NB)
     lane = tl.arange(0, 64)[None, :]
     live = tile < tiles
     width = 64 if FULL else lanes

@@ -17,6 +17,7 @@ PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the 
 ROWS = 32  # of 64 lanes, that a program has under way where scales are found before an encode
 NB, WARPS = 8, 4  # tiles per program
 NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded
+TURNED = True  # where scales are found before an encode, it begins with what was read last
 FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
 
 

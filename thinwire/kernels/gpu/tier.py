@@ -81,6 +81,7 @@ class GpuKernels(Kernels):
                     FEEDBACK=residual is not None,
                     SUM=first is not None,
                     FULL=part.full,
+                    TURNED=launch.TURNED and part.full and how == plan.WHOLE and not given,
                     NB=part.per_program,
                     num_warps=warps if part.full else 1,
                     **launch.PRECISE,
