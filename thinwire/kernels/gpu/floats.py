@@ -39,7 +39,9 @@ def reciprocal(scale):
     if INTERPRETED:
         return s, s, power
     else:
-        y = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [s], dtype=tl.float32, is_pure=True, pack=1)
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [s], dtype=tl.float32, is_pure=True, pack=1
+        )
         return s, tl.fma(tl.fma(-s, y, 1.0), y, y), power
 
 

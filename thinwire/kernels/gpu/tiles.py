@@ -239,6 +239,19 @@ def chosen(w, FILL: tl.constexpr, PLACE: tl.constexpr, NB: tl.constexpr):
 
 
 @triton.jit
+def placed(w, rest, NB: tl.constexpr):
+    """The lane's byte of its word, (tiles, 64), as the highest of one whose other bytes are those of `rest`."""
+    if INTERPRETED:
+        return ((w >> (8 * turn(NB))) << 24) | (rest & 0xFFFFFF)
+    else:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r",
+            [w, tl.broadcast_to(rest, [NB, 64]), 0x654 | (turn(NB) << 12)], dtype=tl.int32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def fields(words, R: tl.constexpr, WIDTH: tl.constexpr):
     """Row R of fields, one in each byte of a word; `words` are those of all planes."""
     J: tl.constexpr = R * WIDTH // 8
