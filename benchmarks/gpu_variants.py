@@ -17,6 +17,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -163,9 +164,11 @@ def differing(method: str) -> str:
             wrong += [] if torch.equal(here, there.cpu()) else ["hadamard"]
             continue
         c = compressors.get(method)
-        made = [c.encode(v, layout, key) for v in (x, x.cuda())]
-        if not torch.equal(made[0].data, made[1].data.cpu()):
-            wrong.append(f"payload {seed}")
+        ragged = Layout(("a", "b", "c"), ((150000,), (37,), (CHECKED - 150037,)))
+        for some in (ragged, layout):
+            made = [c.encode(v, some, key) for v in (x, x.cuda())]
+            if not torch.equal(made[0].data, made[1].data.cpu()):
+                wrong.append(f"payload {seed} of {len(some.names)}")
         sums = [torch.zeros(CHECKED), torch.zeros(CHECKED, device="cuda")]
         assert isinstance(c, FusedCompressor)
         for out, data in zip(sums, (made[0].data, made[0].data.cuda()), strict=True):
@@ -206,7 +209,7 @@ def alone(x: Tensor, target: Tensor) -> Iterator[str]:
     for method in (TERNARY, "scaled-sign", "one-bit"):
         c: Any = compressors.get(method)
         blocks = c.blocks(Layout.flat(x.numel()))
-        runs[f"scales of {method}"] = lambda c=c, blocks=blocks: tier.scales(x, c.quant, blocks)
+        runs[f"scales of {method}"] = partial(tier.scales, x, c.quant, blocks)
     for name, run in runs.items():
         times: dict[str, list[float]] = {"it": [], "copy": []}
         for _ in range(8):
