@@ -48,7 +48,5 @@ def quick_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     options = interpreter.InterpreterOptions(sanitize_overflow=False)
     monkeypatch.setattr(interpreter.interpreter_builder, "options", options)
     quick_types.install(monkeypatch, interpreter)
-    scales = pytest.importorskip("thinwire.kernels.gpu.scales", reason="the GPU's kernels need Triton")
-    monkeypatch.setattr(
-        scales, "ROWS", type(scales.ROWS)(4)
-    )  # a block of our short vectors still takes several turns
+    shared = pytest.importorskip("thinwire.kernels.gpu.launch", reason="the GPU's kernels need Triton")
+    monkeypatch.setattr(shared, "ROWS", 4)  # a block of our short vectors still takes several turns

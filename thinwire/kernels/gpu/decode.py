@@ -29,6 +29,7 @@ from thinwire.kernels.gpu.tiles import (
     lanes,
     load,
     load_words,
+    placed,
     so_far,
     turn,
     write,
@@ -53,6 +54,23 @@ def two_values(bit, a, lo, step, weight, KIND: tl.constexpr, NORM: tl.constexpr)
 
 
 @triton.jit
+def signs(word, a, weight, KIND: tl.constexpr, R: tl.constexpr, NB: tl.constexpr):
+    """Plus or minus the scale `a`, (tiles, 1), times the weight, as row R of the bits of `word` says.
+
+    Four lanes' signs are put into the scale's highest byte at once, and one instruction per lane adds its others.
+    """
+    low = -a
+    flip = tl.full(a.shape, -2139062144, tl.int32)  # the sign of each byte
+    if KIND == UNSIGNED:  # see `two_values`
+        flip = tl.where(a == 0, 0, flip)
+        low = 0.0 - (a + (a - a))
+    rest = (low * weight).to(tl.int32, bitcast=True)
+    high = ((rest >> 24) & 255) * EACH_BYTE
+    # All four lanes compute the same here, which the compiler does once.
+    return placed(((lanes(word, NB) << (7 - R)) & flip) ^ high, rest, NB).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def powers(f, step, LEVELS: tl.constexpr, WIDTH: tl.constexpr, NB: tl.constexpr):
     """Codes of natural dithering, m with a sign: 2^(m - LEVELS) times the step, and 0 where m is.
 
@@ -68,27 +86,29 @@ def powers(f, step, LEVELS: tl.constexpr, WIDTH: tl.constexpr, NB: tl.constexpr)
 
 
 @triton.jit
-def decoded(words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
-            WIDTH: tl.constexpr, R: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr):  # fmt: skip
-    """The values of row R, times the weight.
+def plus(row, words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr,
+         WIDTH: tl.constexpr, R: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr, SHARED: tl.constexpr):  # fmt: skip
+    """The row with the values of row R, times the weight.
 
     `words` are planes, of full tiles as words that four lanes share: what can be done to four fields at a time is
     done to the word, and then one instruction makes each byte the lowest of a float.
     """
     if KIND == NATURAL:
-        return value(words[R] & 255, (words[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
+        return row + value(words[R] & 255, (words[8] >> R) & 1, sa, sb, KIND, LEVELS) * weight
     else:
         _, lo, _, step = factors(sa, sb, KIND, NORM, LEVELS, 1.0, lo_end, hi_end)
-        if WIDTH == 1:
+        if (NORM != RANGE) & (NORM != SIDES) & (NORM != UNIT) & (WIDTH == 1) & FULL & SHARED:
+            return row + signs(words[0], sa, weight, KIND, R, NB)
+        elif WIDTH == 1:
             bit = lanes(words[0], NB) << (31 - R - 8 * turn(NB)) if FULL else words[0] << (31 - R)
-            return two_values(bit, sa, lo, step, weight, KIND, NORM)
+            return row + two_values(bit, sa, lo, step, weight, KIND, NORM)
         elif (KIND == DITHER) & FULL & (LEVELS <= 15):
-            return powers(fields(words, R, WIDTH), step, LEVELS, WIDTH, NB) * weight
+            return row + powers(fields(words, R, WIDTH), step, LEVELS, WIDTH, NB) * weight
         elif KIND == DITHER:
             HALF: tl.constexpr = 1 << (WIDTH - 1)
             bits = chosen(fields(words, R, WIDTH), 0, 0, NB) if FULL else field(words, R, WIDTH)
             code = ((bits & ((1 << WIDTH) - 1)) ^ HALF) - HALF
-            return value(code, code, lo, step, KIND, LEVELS) * weight
+            return row + value(code, code, lo, step, KIND, LEVELS) * weight
         else:
             OFF: tl.constexpr = (1 << (WIDTH - 1)) if KIND == SIGNED else 0
             if FULL:
@@ -97,9 +117,9 @@ def decoded(words, sa, sb, weight, lo_end, hi_end, KIND: tl.constexpr, NORM: tl.
             else:
                 v = number(field(words, R, WIDTH), WIDTH, KIND == SIGNED)
             if (KIND == SIGNED) & (WIDTH == 2):  # 0, 1, -1 and -2 lose nothing, whatever they multiply
-                return v * (step * weight)
+                return tl.fma(v, step * weight, row)
             else:
-                return (v * step if KIND == SIGNED else lo + v * step) * weight
+                return row + (v * step if KIND == SIGNED else lo + v * step) * weight
 
 
 @triton.jit
@@ -114,6 +134,7 @@ def add_one(
         words = load_words(codes, tile, live, WIDTH)
     else:
         words = load(codes, tile, lane, width, live, here, NB, WIDTH, FULL)
+    SHARED: tl.constexpr = BY_TILE or (MODE == FUSED and SIZE >= 64)  # whether the lanes of a row share a scale
     a, b = rows[0], rows[0]
     if BY_TILE:
         a, b = of_tiles(scales, reach, tile, live, size, MODE, SIZE, TWO)
@@ -126,7 +147,7 @@ def add_one(
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
         out = out + (
-            rows[r] + decoded(words, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r, FULL, NB),
+            plus(rows[r], words, sa, sb, weight, lo_end, hi_end, KIND, NORM, LEVELS, WIDTH, r, FULL, NB, SHARED),
         )
     return out
 

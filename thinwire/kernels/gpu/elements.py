@@ -131,9 +131,29 @@ def nearest(t):
 
 
 @triton.jit
+def nearest_above(t):
+    """The same of t < 2^31, and 0 of what is below: the processor's conversion ends there."""
+    if INTERPRETED:
+        return nearest(tl.maximum(t, 0.0))
+    else:
+        return tl.inline_asm_elementwise("cvt.rni.u32.f32 $0, $1;", "=r,f", [t], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
 def fixed(t, u, FRACTION: tl.constexpr):
     """floor(t + u) in fixed point, with `FRACTION` bits behind the point; u is 32 bits of noise."""
     return (nearest(t) + (u >> (32 - FRACTION)).to(tl.int32)) >> FRACTION
+
+
+@triton.jit
+def noisy(p, u, k, lo, pre, KIND: tl.constexpr, LEVELS: tl.constexpr, FRACTION: tl.constexpr):
+    """The scaled element plus its noise, in fixed point: above `FRACTION` bits lies the code. UNSIGNED or SIGNED."""
+    top = LEVELS * 2.0**FRACTION
+    if KIND == UNSIGNED:
+        whole = nearest_above(tl.minimum(((p - lo) * pre) * k, top))  # NaN becomes top
+    else:
+        whole = nearest(tl.minimum(tl.maximum((p * pre) * k, -top), top))  # NaN becomes -top
+    return whole + (u >> (32 - FRACTION)).to(tl.int32)
 
 
 @triton.jit
@@ -156,20 +176,13 @@ def quantise(
         q = tl.where(t < 1, low, high)
         return tl.where(p < 0, -q, q)
     else:
-        top = LEVELS * (2.0**FRACTION if STOCHASTIC else 1.0)
-        if KIND == UNSIGNED:
-            t = ((p - lo) * pre) * k
-            t = tl.maximum(tl.minimum(t, top), 0.0)  # NaN becomes top
-            if STOCHASTIC:
-                return fixed(t, u, FRACTION)
-            else:
-                return (t + 0.5).to(tl.int32)
+        if STOCHASTIC:
+            return noisy(p, u, k, lo, pre, KIND, LEVELS, FRACTION) >> FRACTION
+        elif KIND == UNSIGNED:
+            t = tl.maximum(tl.minimum(((p - lo) * pre) * k, 1.0 * LEVELS), 0.0)  # NaN becomes LEVELS
+            return (t + 0.5).to(tl.int32)
         else:
-            t = tl.minimum(tl.maximum((p * pre) * k, -top), top)  # NaN becomes -top
-            if STOCHASTIC:
-                return fixed(t, u, FRACTION)
-            else:
-                return nearest(t)
+            return nearest(tl.minimum(tl.maximum((p * pre) * k, -1.0 * LEVELS), 1.0 * LEVELS))  # NaN becomes -LEVELS
 
 
 @triton.jit

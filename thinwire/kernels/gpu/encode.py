@@ -20,15 +20,17 @@ from thinwire.kernels.gpu.elements import (
     RANGE,
     SIDES,
     SIGNED,
+    UNSIGNED,
     factors,
     noise,
+    noisy,
     quantise,
     value,
     words,
 )
 from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.gpu.scales import fused_scales
-from thinwire.kernels.gpu.tiles import as_words, compensated, plane, put, store
+from thinwire.kernels.gpu.tiles import as_words, compensated, highest, plane, put, store
 
 
 @triton.jit
@@ -73,6 +75,10 @@ def rounded(
     """Round, keep the error and pack; a[r] and b[r] are the scales of row r, unless MODE says to look them up."""
     UNIT_: tl.constexpr = 2.0**FRACTION if STOCHASTIC else 1.0
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
+    # Codes that are the highest bits of what they are cut from are packed from there, unless they are needed besides.
+    ONE_BIT: tl.constexpr = (KIND == UNSIGNED) & (WIDTH == 1) & (FRACTION == 30)
+    AT_TOP: tl.constexpr = ONE_BIT | ((KIND == SIGNED) & (FRACTION == 32 - WIDTH) & (8 % WIDTH == 0) & (WIDTH < 8))
+    HIGHEST: tl.constexpr = AT_TOP & FULL & (STOCHASTIC and not FEEDBACK)
     u = noise(tile[:, None] * 64 + lane, key, p[0]) if STOCHASTIC else p
     code = ()
     for r in tl.static_range(8):
@@ -81,7 +87,10 @@ def rounded(
         else:
             sa, sb = looked_up(scales, starts, begin, end, base + r * width, live, size, MODE, SIZE, TWO)
         k, lo, pre, step = factors(sa, sb, KIND, NORM, LEVELS, UNIT_, lo_end, hi_end)
-        q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC)
+        if HIGHEST:
+            q = noisy(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION)
+        else:
+            q = quantise(p[r], u[r], k, lo, pre, KIND, LEVELS, FRACTION, STOCHASTIC)
         there = here if FULL else here & (base + r * width < n)
         if not FULL:
             q = tl.where(there, q, 0)
@@ -92,9 +101,23 @@ def rounded(
             tl.store(residual + base + r * width, tl.where(now == now, now, e[r]), mask=there)
     if KIND == NATURAL:
         return natural(code, p, raw, codes, first, tile, lane, width, live, here, n, base, NB, FULL)
+    elif HIGHEST:
+        return put(highest(code, WIDTH, NB), codes, first, tile, lane, width, live, here, NB, WIDTH, FULL)
     else:
         SIGN_BIT: tl.constexpr = (KIND == SIGNED) | (KIND == DITHER)
         return store(code, codes, first, tile, lane, width, live, here, NB, WIDTH, SIGN_BIT, FULL)
+
+
+@triton.jit
+def turned(program, programs, PER: tl.constexpr):
+    """Which program's tiles this one takes, PER to a segment: the ends of all segments first, their beginnings last.
+
+    The pass that found the scales has read all segments at the same time, and their ends are still in the cache.
+    """
+    whole = programs // PER * PER
+    segments = tl.maximum(programs // PER, 1)
+    other = program % segments * PER + (PER - 1 - program // segments)
+    return tl.where(program < whole, other, program)
 
 
 @Ready
@@ -104,19 +127,24 @@ def encode(
     alpha, beta, lo_end, hi_end, clip,
     KIND: tl.constexpr, NORM: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr, FRACTION: tl.constexpr,
     STOCHASTIC: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, FEEDBACK: tl.constexpr, SUM: tl.constexpr,
-    FULL: tl.constexpr, NB: tl.constexpr,
+    FULL: tl.constexpr, TURNED: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
     """Tiles tile0, tile0 + 1, ...: `NB` per program; without FULL the narrow last tile, with rows of `lanes`."""
-    tile = tile0 + tl.program_id(0) * NB + tl.arange(0, NB)
+    program = tl.program_id(0)
+    if TURNED:
+        program = turned(program, tl.num_programs(0), 128 // NB)
+    tile = tile0 + program * NB + tl.arange(0, NB)
     lane = tl.arange(0, 64)[None, :]
     live = tile < tiles
     width = 64 if FULL else lanes
-    base = tile[:, None].to(tl.int64) * 512 + lane
+    # A dead tile reads the last one again: loads without masks leave no zeros to be set before.
+    CALM: tl.constexpr = FULL & (not FEEDBACK)
+    base = (tl.minimum(tile, tiles - 1) if CALM else tile)[:, None].to(tl.int64) * 512 + lane
     here = live[:, None] & (lane < width)
     key = words(k0, k1, c0, c1, c2, c3)
     TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
 
-    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL)
+    raw, e, p = compensated(x, residual, alpha, base, width, here, n, FEEDBACK, FULL, CALM)
 
     begin, end = 0, 0
     if MODE == RAGGED:

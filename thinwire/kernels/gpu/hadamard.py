@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from thinwire.kernels.gpu.butterfly import butterflies, flips, signed
+from thinwire.kernels.gpu.ready import Ready
 from thinwire.kernels.spec import TOP
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 TILE = 12  # log2 of the elements of a program
 ALONE = 13  # log2 of the largest block that one program holds
-PART = (
-    1 << 26
-)  # elements that go through both passes of larger blocks; fewer stay in the cache, but launches take longer
+PART = 1 << 23  # elements that go through both passes of larger blocks: the second finds most of them in the cache
 WORDS = ("k0", "k1", "first", "c1", "c2", "c3")
 LIMIT = tl.constexpr(TOP)
 
@@ -39,6 +38,7 @@ def bounded(x):
     return tl.where(x == x, tl.minimum(tl.maximum(x, -LIMIT), LIMIT), x)
 
 
+@Ready
 @triton.jit(do_not_specialize=[*WORDS, "begin", "stop", "limit"])
 def _turn(
     source,

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.kernels.gpu import plan, scales
+from thinwire.kernels.gpu import plan, segments
 from thinwire.kernels.gpu.plan import FUSED, SEGMENT, Part, mode, passes
 from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
 
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
-SOME = 1  # segments per program
+ROWS = 32  # of 64 lanes, that a program has under way where scales are found before an encode
 NB, WARPS = 8, 4  # tiles per program
 NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded
+TURNED = True  # where scales are found before an encode, it begins with what was read last
 FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
 
 
@@ -74,7 +75,7 @@ def find_scales(
     scratch = x.new_empty(0 if single else 6 * grid, dtype=torch.float64)
     constant: dict[str, Any] = {"NORM": int(quant.norm), "RAGGED": ragged}
     with on(x):
-        scales.segments[(-(-grid // SOME),)](
+        segments.segments[(grid,)](
             x,
             x if residual is None else residual,
             out,
@@ -90,11 +91,11 @@ def find_scales(
             **constant,
             FEEDBACK=residual is not None,
             SINGLE=single,
-            SOME=SOME,
+            ROWS=ROWS,
             num_warps=2,
             **PRECISE,
         )
         if not single:
             starts, parts = (x, x) if table is None else (table.starts, table.parts)
-            where = (blocks.n, block0, blocks.size, per_block, quant.clip)
-            scales.combine[(count,)](out, scratch, starts, parts, *where, **constant, num_warps=1, **PRECISE)
+            where = (blocks.n, grid, block0, blocks.size, per_block, quant.clip)
+            segments.combine[(count,)](out, scratch, starts, parts, *where, **constant, num_warps=1, **PRECISE)

@@ -46,6 +46,11 @@ def parts(n: int, per_program: int) -> list[Part]:
     return [*whole, Part(1, full + 1, full, -(-rest // ROWS), False, 1)] if rest else whole
 
 
+def plain(blocks: Blocks) -> Blocks:
+    """The same blocks, without boundaries to look up where there is but one."""
+    return Blocks(blocks.n, size=blocks.n) if blocks.starts is not None and blocks.count == 1 and blocks.n else blocks
+
+
 def mode(quant: Quant, blocks: Blocks, *, given: bool) -> int:
     """How an element finds its scale."""
     if quant.norm is Norm.NONE:

@@ -1,7 +1,8 @@
-"""The scales of blocks in Triton: in the pass that encodes, or in a pass of their own before it.
+"""The scales of blocks in Triton: what a scale is, and blocks that find theirs in the pass that encodes.
 
-Sums run in float64 over 64 lanes, row by row, then by halving, in segments of 65536 elements (`kernels/scales.py`), so
-that their bits do not depend on how many programs share the work.
+Others find them in a pass before it (`gpu/segments.py`). Sums run in float64 over 64 lanes, row by row, then by
+halving, in segments of 65536 elements (`kernels/scales.py`), so that their bits do not depend on how many programs
+share the work.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.elements import CLIPPED, L2, MAX, MEAN, RANGE, SIDES, UNIT
-from thinwire.kernels.gpu.ready import Ready
+from thinwire.kernels.gpu.elements import CLIPPED, L2, MAX, MEAN, RANGE, UNIT
 
 TOP = tl.constexpr(2.0**126)
 INF = tl.constexpr(0x7F800000)  # the bits of infinity: what is not below is not finite
 SMALL = tl.constexpr(2.0**-40)
-ROWS = tl.constexpr(32)  # rows that a program has under way
 
 
 @triton.jit
@@ -111,7 +110,7 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
                 high = tl.maximum(high, v)
             if (NORM == L2) | (NORM == MEAN) | (NORM == CLIPPED):
                 wide = v.to(tl.float64)
-                square += wide * wide
+                square = tl.fma(wide, wide, square)  # a square of float32 is exact
                 total += tl.abs(wide) if NORM == MEAN else wide
         top = tl.max(bits(largest), axis=1)[:, None]
         if NORM == RANGE:
@@ -135,141 +134,3 @@ def fused_scales(p, scales, tile, live, clip, NORM: tl.constexpr, SIZE: tl.const
             spread_a = spread_a + (a,)
             spread_b = spread_b + (b,)
     return spread_a, spread_b
-
-
-@Ready
-@triton.jit(do_not_specialize=["block0", "per_block", "count"])
-def segments(
-    x,
-    residual,
-    scales,
-    scratch,
-    segment,  # (begin, end, block) of every segment of ragged blocks
-    n,
-    count,
-    block0,
-    size,
-    per_block,
-    alpha,
-    clip,
-    NORM: tl.constexpr,
-    RAGGED: tl.constexpr,
-    FEEDBACK: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SOME: tl.constexpr,
-):
-    """SOME segments per program: their scales where they are whole blocks (SINGLE), else six numbers for `combine`."""
-    which = tl.program_id(0).to(tl.int64) * SOME + tl.arange(0, SOME)
-    live = which < count
-    if RAGGED:
-        begin = tl.load(segment + 3 * which, mask=live, other=0)
-        end = tl.load(segment + 3 * which + 1, mask=live, other=0)
-        block = tl.load(segment + 3 * which + 2, mask=live, other=0)
-    else:
-        block = block0 + which // per_block
-        begin = block * size + (which % per_block) * 65536
-        end = tl.minimum(tl.minimum(begin + 65536, (block + 1) * size), n)
-    longest = tl.max(tl.where(live, end - begin, 0), axis=0)
-    lane = tl.arange(0, 64)[None, :]
-    largest = tl.zeros([SOME, 64], tl.int32)
-    low = tl.full([SOME, 64], float("inf"), tl.float32)
-    high = tl.full([SOME, 64], -float("inf"), tl.float32)
-    total = tl.zeros([SOME, 64], tl.float64)
-    square = tl.zeros([SOME, 64], tl.float64)
-    ups = tl.zeros([SOME, 64], tl.float64)
-    for at in range(0, longest, 64 * ROWS):
-        values, there = (), ()
-        for r in tl.static_range(ROWS):
-            place = begin[:, None] + at + r * 64 + lane
-            here = (place < end[:, None]) & live[:, None]
-            v = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
-            if FEEDBACK:
-                v = v + tl.load(residual + place, mask=here, other=0.0) * alpha
-            values = values + (v,)
-            there = there + (here,)
-        for r in tl.static_range(ROWS):
-            v, here = values[r], there[r]
-            if (NORM == MAX) | (NORM == UNIT) | (NORM == RANGE) | (NORM == CLIPPED):
-                largest = tl.maximum(largest, bits(v))
-            if NORM == RANGE:
-                low = tl.minimum(low, tl.where(here, v, float("inf")))
-                high = tl.maximum(high, tl.where(here, v, -float("inf")))
-            wide = v.to(tl.float64)
-            if NORM == MEAN:
-                total += tl.abs(wide)
-            if NORM == CLIPPED:
-                total += wide
-            if (NORM == L2) | (NORM == CLIPPED):
-                square += wide * wide
-            if NORM == SIDES:  # NaN is on neither side, and is in the first sum
-                up = wide >= 0
-                total += tl.where(up, 0.0, wide)
-                square += tl.where(up, wide, 0.0)
-                ups += tl.where(up & here, 1.0, 0.0)
-    top = tl.max(largest, axis=1)
-    least = tl.min(low, axis=1)
-    most = tl.max(high, axis=1)
-    first = tl.sum(halved(total, 64, SOME), axis=1)
-    second = tl.sum(halved(square, 64, SOME), axis=1)
-    many = tl.sum(ups, axis=1)
-    TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    if SINGLE:
-        a, b = one(top, least, most, first, second, many, (end - begin).to(tl.float64), clip, NORM)
-        tl.store(scales + block * TWO, a, mask=live)
-        if TWO == 2:
-            tl.store(scales + block * TWO + 1, b, mask=live)
-    else:
-        to = scratch + 6 * which
-        tl.store(to, top.to(tl.float64), mask=live)
-        tl.store(to + 1, least.to(tl.float64), mask=live)
-        tl.store(to + 2, most.to(tl.float64), mask=live)
-        tl.store(to + 3, first, mask=live)
-        tl.store(to + 4, second, mask=live)
-        tl.store(to + 5, many, mask=live)
-
-
-@Ready
-@triton.jit(do_not_specialize=["block0", "size", "per_block"])
-def combine(
-    scales, scratch, starts, parts, n, block0, size, per_block, clip, NORM: tl.constexpr, RAGGED: tl.constexpr
-):
-    """One block per program: its segments in order."""
-    which = tl.program_id(0).to(tl.int64)
-    block = block0 + which
-    if RAGGED:
-        begin = tl.load(parts + which)
-        end = tl.load(parts + which + 1)
-        length = tl.load(starts + block + 1) - tl.load(starts + block)
-    else:
-        begin = which * per_block
-        length = tl.minimum((block + 1) * size, n) - block * size
-        end = begin + (length + 65535) // 65536
-    top = tl.full([], 0.0, tl.float64)
-    low = tl.full([], float("inf"), tl.float64)
-    high = tl.full([], -float("inf"), tl.float64)
-    total = tl.full([], 0.0, tl.float64)
-    square = tl.full([], 0.0, tl.float64)
-    ups = tl.full([], 0.0, tl.float64)
-    for s in range(begin, end):
-        of = scratch + 6 * s
-        top = tl.maximum(top, tl.load(of))
-        low = tl.minimum(low, tl.load(of + 1))
-        high = tl.maximum(high, tl.load(of + 2))
-        total += tl.load(of + 3)
-        square += tl.load(of + 4)
-        ups += tl.load(of + 5)
-    a, b = one(
-        top.to(tl.int32),
-        low.to(tl.float32),
-        high.to(tl.float32),
-        total,
-        square,
-        ups,
-        length.to(tl.float64),
-        clip,
-        NORM,
-    )
-    TWO: tl.constexpr = 2 if (NORM == RANGE) | (NORM == SIDES) else 1
-    tl.store(scales + block * TWO, a)
-    if TWO == 2:
-        tl.store(scales + block * TWO + 1, b)

@@ -43,6 +43,7 @@ class GpuKernels(Kernels):
     ) -> Tensor | None:
         if not blocks.n:
             return None
+        blocks = plan.plain(blocks)
         many, warps = launch.shape(quant)
         partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, many)), dtype=torch.int64)
         done, words = 0, signed(key.words())
@@ -80,6 +81,7 @@ class GpuKernels(Kernels):
                     FEEDBACK=residual is not None,
                     SUM=first is not None,
                     FULL=part.full,
+                    TURNED=launch.TURNED and part.full and how == plan.WHOLE and not given,
                     NB=part.per_program,
                     num_warps=warps if part.full else 1,
                     **launch.PRECISE,
@@ -90,7 +92,7 @@ class GpuKernels(Kernels):
     def scales(self, x: Tensor, quant: Quant, blocks: Blocks) -> Tensor:
         out = x.new_empty(blocks.count * quant.scales, dtype=torch.float32)
         if blocks.n and quant.scales:
-            launch.find_scales(x, None, 1.0, quant, blocks, out, 0)
+            launch.find_scales(x, None, 1.0, quant, plan.plain(blocks), out, 0)
         return out
 
     def decode_add(
@@ -199,6 +201,7 @@ class GpuKernels(Kernels):
     ) -> None:
         if not blocks.n:
             return
+        blocks = plan.plain(blocks)
         count, none = len(codes), decode.MOST - len(codes)
         scales = [side if side.numel() else out for side in sides]
         every = (*scales, *[scales[0]] * none, *codes, *[codes[0]] * none)

@@ -104,12 +104,40 @@ def word(rows, J: tl.constexpr, WIDTH: tl.constexpr, SIGN_BIT: tl.constexpr, NB:
 
 
 @triton.jit
+def pushed(acc, number, COUNT: tl.constexpr):
+    """`acc` moved up by COUNT bits, and the highest COUNT bits of `number` below it: one instruction."""
+    return (acc << COUNT) | (number.to(tl.uint32, bitcast=True) >> (32 - COUNT)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def highest(rows, WIDTH: tl.constexpr, NB: tl.constexpr):
+    """The planes, as words, of fields that are the highest WIDTH bits of each number; of one bit, the second highest.
+
+    Then the highest is 0: even rows and odd ones are pushed by two bits, and fill each other's gaps.
+    """
+    planes = ()
+    if WIDTH == 1:
+        even, odd = pushed(rows[6] * 0, rows[6], 2), pushed(rows[7] * 0, rows[7], 2)
+        for i in tl.static_range(3):
+            even, odd = pushed(even, rows[4 - 2 * i], 2), pushed(odd, rows[5 - 2 * i], 2)
+        planes = (as_words(even + (odd << 1), NB),)
+    else:
+        PER_BYTE: tl.constexpr = 8 // WIDTH
+        for j in tl.static_range(WIDTH):
+            byte = pushed(rows[0] * 0, rows[(j + 1) * PER_BYTE - 1], WIDTH)
+            for i in tl.static_range(1, PER_BYTE):
+                byte = pushed(byte, rows[(j + 1) * PER_BYTE - 1 - i], WIDTH)
+            planes = planes + (as_words(byte, NB),)
+    return planes
+
+
+@triton.jit
 def put(planes, out, first, tile, lane, lanes, live, here, NB: tl.constexpr, COUNT: tl.constexpr, FULL: tl.constexpr):
     """Write COUNT planes of each tile and return the checksum's sum, int64.
 
     Planes of full tiles are given as words, (tiles, 16), those of the narrow last tile as bytes, (tiles, 64).
     """
-    bytes_ = out.to(tl.pointer_type(tl.uint8))
+    bytes_ = tl.multiple_of(out.to(tl.pointer_type(tl.uint8)), 4)  # words, else four bytes would be stored one by one
     at = tile[:, None].to(tl.int64) * (64 * COUNT) + lane
     if FULL:
         index = tile[:, None].to(tl.int64) * (16 * COUNT) + tl.arange(0, 16)[None, :] + first
@@ -175,6 +203,16 @@ def load_words(codes, tile, live, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def load_bytes(codes, tile, lane, live, WIDTH: tl.constexpr):
+    """The planes of full tiles as a tuple of bytes, (tiles, 64) uint8, four to a load."""
+    planes = ()
+    at = tl.multiple_of(codes, 4) + tile[:, None].to(tl.int64) * (64 * WIDTH) + lane
+    for j in tl.static_range(WIDTH):
+        planes = planes + (tl.load(at + j * 64, mask=live[:, None], other=0),)
+    return planes
+
+
+@triton.jit
 def lanes(w, NB: tl.constexpr):
     """Words for each of their four lanes, (tiles, 16) to (tiles, 64)."""
     return tl.reshape(tl.broadcast_to(w[:, :, None], [NB, 16, 4]), [NB, 64])
@@ -196,6 +234,19 @@ def chosen(w, FILL: tl.constexpr, PLACE: tl.constexpr, NB: tl.constexpr):
         which = (0x7654 & ~(15 << (4 * PLACE))) | (turn(NB) << (4 * PLACE))
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [lanes(w, NB), FILL + 0 * which, which], dtype=tl.int32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def placed(w, rest, NB: tl.constexpr):
+    """The lane's byte of its word, (tiles, 64), as the highest of one whose other bytes are those of `rest`."""
+    if INTERPRETED:
+        return ((w >> (8 * turn(NB))) << 24) | (rest & 0xFFFFFF)
+    else:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r",
+            [w, tl.broadcast_to(rest, [NB, 64]), 0x654 | (turn(NB) << 12)], dtype=tl.int32,
             is_pure=True, pack=1,
         )  # fmt: skip
 
@@ -225,12 +276,17 @@ def field(planes, R: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def compensated(x, residual, alpha, base, width, here, n, FEEDBACK: tl.constexpr, FULL: tl.constexpr):
-    """Eight rows of x, of the residual e with FEEDBACK, and of p = x + alpha e."""
+def compensated(
+    x, residual, alpha, base, width, here, n, FEEDBACK: tl.constexpr, FULL: tl.constexpr, CALM: tl.constexpr
+):
+    """Eight rows of x, of the residual e with FEEDBACK, and of p = x + alpha e; CALM where all may be read."""
     raw, e, p = (), (), ()
     for r in tl.static_range(8):
         there = here if FULL else here & (base + r * width < n)
-        v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
+        if CALM:
+            v = tl.load(x + base + r * width).to(tl.float32)
+        else:
+            v = tl.load(x + base + r * width, mask=there, other=0.0).to(tl.float32)
         raw = raw + (v,)
         if FEEDBACK:
             old = tl.load(residual + base + r * width, mask=there, other=0.0)
