@@ -4,7 +4,7 @@
 
 A first pass compares payloads, residuals and means with those of the CPU, then all variants are timed with 2^26
 floats as `thinwire bench` times them: the median of runs that take turns with copies, in bytes that must move against
-a copy's. `was` is what benchmarks/data/kernels-cuda.csv says of the kernel, `hoped` what was expected of the variant.
+a copy's. `was` is what benchmarks/data/kernels-cuda.csv says of the kernel.
 Variants are compiled by several processes at once, into Triton's cache.
 """
 
@@ -42,18 +42,11 @@ class Variant(NamedTuple):
     kernel: str
     method: str
     constants: dict[str, Any]
-    hoped: float
 
     @property
     def name(self) -> str:
         """The constants in short."""
-        told = {k.rpartition(".")[2]: v["maxnreg"] if isinstance(v, dict) else v for k, v in self.constants.items()}
-        return ", ".join(f"{k}={v}" for k, v in told.items()).replace("PRECISE", "maxnreg") or "as it is"
-
-
-def registers(most: int, where: str = LAUNCH) -> dict[str, Any]:
-    """At most so many registers."""
-    return {f"{where}.PRECISE": {"enable_fp_fusion": False, "maxnreg": most}}
+        return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in self.constants.items()) or "as it is"
 
 
 def shape(many: int, warps: int, where: str = LAUNCH) -> dict[str, Any]:
@@ -61,43 +54,23 @@ def shape(many: int, warps: int, where: str = LAUNCH) -> dict[str, Any]:
     return {f"{where}.NB": many, f"{where}.WARPS": warps}
 
 
-NARROW = f"{LAUNCH}.NARROW"
+ONE_WARP = f"{LAUNCH}.ONE_WARP"
 E4M3, E2M1 = "float:format=e4m3,block=32", "float:format=e2m1,block=32"
 DITHER, TERNARY = "natural-dithering:levels=8", "terngrad:clip=none"
 VARIANTS = [
-    Variant("encode", "qsgd:bits=1", {}, 0.90),
-    Variant("encode", "qsgd:bits=1", registers(64), 0.91),
-    Variant("encode", "qsgd:bits=1", {NARROW: (8, 4)}, 0.88),
-    Variant("encode", "qsgd:bits=1", {NARROW: (2, 1), **registers(64)}, 0.92),
-    Variant("encode", "qsgd:bits=2", {}, 0.92),
-    Variant("encode", "qsgd:bits=2", {NARROW: (2, 1), **registers(64)}, 0.93),
-    Variant("encode", "qsgd:bits=4", {}, 0.91),
-    Variant("encode", "qsgd:bits=4", shape(2, 1), 0.92),
-    Variant("encode", "scaled-sign", {}, 0.85),
-    Variant("encode", "scaled-sign", {f"{LAUNCH}.ROWS": 64}, 0.87),
-    Variant("encode", "scaled-sign", {f"{LAUNCH}.TURNED": False}, 0.80),
-    Variant("encode", TERNARY, {}, 0.85),
-    Variant("encode", TERNARY, {f"{LAUNCH}.TURNED": False}, 0.82),
-    Variant("encode", TERNARY, {NARROW: (2, 1)}, 0.86),
-    Variant("encode", "one-bit", {}, 0.78),
-    Variant("encode", "one-bit", {f"{LAUNCH}.ROWS": 64}, 0.80),
-    Variant("encode", DITHER, {}, 0.70),
-    Variant("encode", DITHER, shape(4, 2), 0.71),
-    Variant("encode", DITHER, shape(2, 1), 0.74),
-    Variant("encode", E2M1, {}, 0.80),
-    Variant("encode", E2M1, shape(2, 1, FLOATS), 0.83),
-    Variant("encode", E4M3, {}, 0.80),
-    Variant("encode", E4M3, shape(2, 1, FLOATS), 0.83),
-    Variant("mean8", "qsgd:bits=1", {}, 0.83),
-    Variant("mean8", "qsgd:bits=1", shape(4, 2), 0.84),
-    Variant("mean8", "qsgd:bits=2", {}, 0.87),
-    Variant("mean8", "qsgd:bits=2", shape(4, 2), 0.88),
-    Variant("mean8", "one-bit", {}, 0.80),
-    Variant("mean8", E4M3, {}, 0.90),
-    Variant("mean8", E2M1, {}, 0.77),
-    Variant("mean8", E2M1, shape(4, 2, FLOATS), 0.78),
-    *(Variant("hadamard", "hadamard:block=65536", {f"{TURN}.PART": 1 << k}, h) for k, h in
-      ((26, 0.49), (23, 0.62), (22, 0.65), (21, 0.55))),
+    *(Variant("encode", method, constants)
+      for method in ("qsgd:bits=1", "qsgd:bits=2", "qsgd:bits=4", DITHER)
+      for constants in ({}, {ONE_WARP: (4, 2)}, {ONE_WARP: (8, 4)})),
+    *(Variant("encode", method, constants)
+      for method in ("scaled-sign", TERNARY, "one-bit")
+      for constants in ({}, {f"{LAUNCH}.ROWS": 64}, {f"{LAUNCH}.TURNED": False})),
+    *(Variant("encode", method, constants)
+      for method in (E2M1, E4M3) for constants in ({}, {f"{FLOATS}.ONE_WARP": (8, 4)})),
+    *(Variant("mean8", method, constants)
+      for method in ("qsgd:bits=1", "qsgd:bits=2") for constants in ({}, shape(4, 2))),
+    *(Variant("mean8", method, constants) for method in (E2M1, E4M3) for constants in ({}, shape(4, 2, FLOATS))),
+    Variant("mean8", "one-bit", {}),
+    *(Variant("hadamard", "hadamard:block=65536", {f"{TURN}.PART": 1 << k}) for k in (26, 23, 22)),
 ]  # fmt: skip
 
 
@@ -237,11 +210,11 @@ def main(words: list[str]) -> None:
     print("bits:", "; ".join(f"{m} {said}" for m, said in verdicts.items()))
     if not words:
         print("\n".join(alone(x, target)))
-    print(f"{'kernel':9s}{'method':28s}{'constants':44s}{'ms':>8s}{'was':>7s}{'hoped':>7s}{'share':>7s}")
+    print(f"{'kernel':9s}{'method':28s}{'constants':44s}{'ms':>8s}{'was':>7s}{'share':>7s}")
     for v in chosen:
         ms, share = measured(v, x, target)
         before = was.get((v.kernel, v.method), "")
-        print(f"{v.kernel:9s}{v.method:28s}{v.name:44s}{ms:8.4f}{before:>7s}{v.hoped:7.2f}{share:7.3f}", flush=True)
+        print(f"{v.kernel:9s}{v.method:28s}{v.name:44s}{ms:8.4f}{before:>7s}{share:7.3f}", flush=True)
 
 
 if __name__ == "__main__":

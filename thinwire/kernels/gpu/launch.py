@@ -16,7 +16,9 @@ from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 ROWS = 32  # of 64 lanes, that a program has under way where scales are found before an encode
 NB, WARPS = 8, 4  # tiles per program
-NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded
+NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded with feedback
+ONE_WARP = 2, 1  # and where it is encoded without, in fields of at most `FEW_BITS`: nobody waits at a barrier
+FEW_BITS = 5
 TURNED = True  # where scales are found before an encode, it begins with what was read last
 FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
 
@@ -26,9 +28,13 @@ def on(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def shape(quant: Quant) -> tuple[int, int]:
-    """Tiles per program and warps of a pass that encodes."""
-    return NARROW if quant.width <= 2 else (NB, WARPS)
+def shape(width: int, *, feedback: bool) -> tuple[int, dict[str, Any]]:
+    """Tiles per program of a pass that encodes, and how whole programs of it are launched."""
+    if not feedback and width <= FEW_BITS:
+        many, warps = ONE_WARP
+        return many, {"num_warps": warps, **({"maxnreg": FEW_REGISTERS} if width <= 2 else {})}
+    many, warps = NARROW if width <= 2 else (NB, WARPS)
+    return many, {"num_warps": warps}
 
 
 def as_words(codes: Tensor) -> Tensor:

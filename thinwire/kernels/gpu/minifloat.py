@@ -9,7 +9,7 @@ import torch
 
 from thinwire.kernels.gpu import floats, plan
 from thinwire.kernels.gpu.decode import MOST
-from thinwire.kernels.gpu.launch import NB, PRECISE, WARPS, as_words, on, scaled
+from thinwire.kernels.gpu.launch import NB, ONE_WARP, PRECISE, WARPS, as_words, on, scaled
 from thinwire.kernels.spec import Blocks, Kind, Norm, Quant
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def write(
 ) -> Tensor | None:
     """Encode, and with a residual keep the error; returns partial sums for the checksum if `first` is given."""
     blocks, done = Blocks(x.numel(), size=size), 0
-    partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, NB)), dtype=torch.int64)
+    many, warps = ONE_WARP if residual is None else (NB, WARPS)
+    partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, many)), dtype=torch.int64)
     with on(x):
-        for part, how in scaled(x, residual, alpha, LARGEST, blocks, scales, NB):
+        for part, how in scaled(x, residual, alpha, LARGEST, blocks, scales, many):
             floats.encode[(part.grid,)](
                 x,
                 x if residual is None else residual,
@@ -56,7 +57,7 @@ def write(
                 SUM=first is not None,
                 FULL=part.full,
                 NB=part.per_program,
-                num_warps=WARPS if part.full else 1,
+                num_warps=warps if part.full else 1,
                 **PRECISE,
             )
             done += part.grid

@@ -44,7 +44,7 @@ class GpuKernels(Kernels):
         if not blocks.n:
             return None
         blocks = plan.plain(blocks)
-        many, warps = launch.shape(quant)
+        many, whole = launch.shape(quant.width, feedback=residual is not None)
         partial = x.new_empty(sum(part.grid for part in plan.parts(blocks.n, many)), dtype=torch.int64)
         done, words = 0, signed(key.words())
         with launch.on(x):
@@ -83,7 +83,7 @@ class GpuKernels(Kernels):
                     FULL=part.full,
                     TURNED=launch.TURNED and part.full and how == plan.WHOLE and not given,
                     NB=part.per_program,
-                    num_warps=warps if part.full else 1,
+                    **(whole if part.full else {"num_warps": 1}),
                     **launch.PRECISE,
                 )
                 done += part.grid
