@@ -37,6 +37,7 @@ from thinwire.planning import between
 from thinwire.planning.alone import LARGE
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
+from thinwire.planning.link import LANES
 from thinwire.planning.outlook import Setting, choose
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
@@ -110,7 +111,7 @@ def bench(say: Say, job: Job) -> list[Row]:
 def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant]]:
     """The setting at each rate, and the contestants, before any of them has taken a step."""
     n = dist.get_world_size()
-    lanes = [dist.new_group(backend="gloo") for _ in range(between.LANES)]
+    lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
     company = Company.of_group()
     reshape(FREE)
     tell("sockets")
@@ -195,6 +196,7 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "goodput": link.goodput,
         "summed": link.share(summed=True),
         "burst_kb": link.burst / 1e3,
+        "single": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.single),
         "crowds": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.crowds),
         "codec_cores": max(
             (part.cores for script in one.scripts for part in script.parts if isinstance(part, Work)), default=0.0

@@ -7,8 +7,9 @@ these known, messages on the link itself tell about it (`link`):
     rate      of messages that take long
     queue     how long small messages wait that travel beside large ones
     burst     what passes at once after a rest: a message of s bytes takes (s - burst) / rate, and that much less
-    crowds    what part of the rate is left for data where several lanes send to everybody at once, by size: queues
-              overflow, and a connection that has lost its last packets waits before it sends them again
+    single    what part of the rate is left for data where one lane sends to everybody, by size: the queue overflows,
+              and a connection that has lost its last packets waits before it sends them again
+    crowds    the same where several lanes do so at once
 
 The slowest rank counts.
 """
@@ -36,7 +37,6 @@ SMALL, LARGE = 16, 16 << 20  # elements of a small sum, bytes of a large one
 ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not be so large
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
-LANES = 4  # groups that send at the same time
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
 SHORT, BRIEF = 1 << 16, 0.03  # bytes of a message that is made longer until it takes so many seconds
 TINY, TIMES, STEPS = 1 << 16, 4, 4  # bytes per lane of a crowd's first message, how it grows, and how often
@@ -69,7 +69,7 @@ def sockets(group: dist.ProcessGroup) -> Sockets:
 def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None = None) -> Link:
     """The link as data sees it. With a `rate` that is known, what it lacks in data is headers and losses.
 
-    `lanes` are `LANES` groups of the same ranks, for what travels at the same time.
+    `lanes` are `link.LANES` groups of the same ranks, for what travels at the same time.
     """
     group, drivers, n = lanes[0], [_driver(one) for one in lanes], dist.get_world_size(lanes[0])
     driver = drivers[0]
@@ -83,8 +83,8 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
         queue = max(0.0, _loaded(driver, drivers[1], trade, n, group) - known.ring.round - latency)
         good = HEADERS if rate is None else _part(speed, rate, bulk.wall)
         found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
-        burst = _burst(driver, found, known, n, group)
-        found = replace(found, burst=burst, crowds=_crowds(drivers, replace(found, burst=burst), n, group))
+        found = replace(found, burst=_burst(driver, found, known, n, group))
+        found = replace(found, single=_crowds(drivers[:1], found, n, group), crowds=_crowds(drivers, found, n, group))
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
     free = around * known.ring.byte > TIGHT or found.rate == HIGHEST
@@ -117,18 +117,18 @@ def _rested(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times
 def _crowds(
     drivers: Sequence[Processes], link: Link, n: int, group: dist.ProcessGroup
 ) -> tuple[tuple[float, float], ...]:
-    """By the bytes that a rank sends in one lane: the part of the rate that carries data while all lanes send."""
+    """By the bytes that a rank sends in one lane: the part of the rate that carries data while these lanes send."""
     first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(CROWDS))
-    found = []
+    found, speed = [], link.rate / 8 * HEADERS
     for step in range(STEPS):
         ask = Ask("scatter", TINY * TIMES**step)
-        every = LANES * ask.sent(n)
-        if every / link.bytes_per_second > LONG:
+        every = len(drivers) * ask.sent(n)
+        if every / speed > LONG:
             break
-        expected = every / link.bytes_per_second - link.burst / (link.rate / 8)
+        expected = every / speed - link.burst / (link.rate / 8)
         if expected > first:  # what is shorter says nothing about the link
             taken = median(_crowd(drivers, ask, n, group) for _ in range(CROWDS)) - first
-            found.append((ask.sent(n), link.goodput * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
+            found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
 
 

@@ -285,7 +285,8 @@ class _Replay:
         asks = [part for one in flows if isinstance(part := one.parts[0], Ask)]
         assert len(asks) == len(flows)
         weights, costs = [ask.flows(place.ranks) for ask in asks], [place.cost(ask) for ask in asks]
-        good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks)) for ask in asks]
+        lanes = sum(ask.kind != "ring" for ask in asks)
+        good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks), lanes) for ask in asks]
         own = [1 / cost.byte / part if cost.byte else math.inf for cost, part in zip(costs, good, strict=True)]
         speeds = _shared(place.link.rate / 8, weights, own)
         if self.burst > 0 and speeds:
