@@ -8,12 +8,11 @@ process group all ranks measure the same at the same time, and of what a codec t
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
@@ -24,7 +23,8 @@ from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
 from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
-from thinwire.planning.record import FEW, Recorded, record, record_agreement
+from thinwire.planning.playback import Played, Tape, play, timed
+from thinwire.planning.record import Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Script, Work
 
@@ -35,8 +35,16 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
 
-ROUNDS, BESIDE = 3, 2  # of each bucket that are timed, alone and beside something else
+ROUNDS, PLAYED, BESIDE = 3, 7, 3  # of each bucket that are timed: on a GPU, alone, and beside something else
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
+
+
+class Taped(NamedTuple):
+    """What a bucket's requests were answered with among so many ranks, and its seconds on this one, alone."""
+
+    tape: Tape
+    ranks: int
+    seconds: float
 
 
 @final
@@ -53,6 +61,7 @@ class Profile:
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
+    _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured."""
@@ -78,14 +87,31 @@ class Profile:
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
-    def _recorded(self, method: Method, parcel: Parcel, ranks: int, rounds: int = ROUNDS) -> Recorded:
+    def _recorded(self, method: Method, parcel: Parcel, ranks: int) -> Recorded:
         """Buckets of equal shapes are measured once."""
-        which = (method.id, parcel.layout.shapes, parcel.compressed, ranks, rounds)
+        which = (method.id, parcel.layout.shapes, parcel.compressed, ranks)
         if which not in self._known:
             self.company.together()
-            found = record(method, parcel, self._flat(parcel), ranks, rounds, self.device)
+            flat = self._flat(parcel)
+            if self.device.queued:
+                found = record(method, parcel, flat, ranks, ROUNDS, self.device)
+            else:
+                again = partial(self._again, method, parcel, flat)
+                found = record(method, parcel, flat, ranks, 1, self.device, again)
             self._known[which] = found._replace(scripts=typical(found.scripts, self.company))
         return self._known[which]
+
+    def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
+        """With the times of the engine's lanes. In a round of messages all ranks wait for the slowest of them."""
+        played = play(method, parcel, flat, n, found.tape, PLAYED, step=self.step, company=self.company)
+        each = len(played.rounds[0]) if played.rounds else 0
+        if not self.company.agree([each, len(played.rounds)]) or not each:
+            return found
+        own = median(map(sum, played.rounds))
+        self._taped[method.id, parcel.layout.shapes] = Taped(found.tape, n, own)
+        slowest = iter(self.company.slowest([seconds for one in played.rounds for seconds in one]))
+        rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
+        return found._replace(scripts=timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)]))
 
     def _largest(self, method: Method) -> Parcel:
         return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
@@ -96,19 +122,28 @@ class Profile:
         Processor time does not tell: threads that have nothing to do spin for a while, and stop as soon as others
         need the core.
         """
-        parcel, ranks = self._largest(method), min(FEW, ranks)  # how much slower depends little on how many ranks
+        parcel = self._largest(method)
         known, share = self._recorded(method, parcel, ranks).scripts, self.computing.share
         cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
-        if lanes < 2:
+        taped = self._taped.get((method.id, parcel.layout.shapes))
+        if lanes < 2 or taped is None:
             return cores
-        flat = self._flat(parcel)
         self.company.together()
-        with ThreadPoolExecutor(lanes) as busy:
-            going = [busy.submit(record, method, parcel, flat, ranks, BESIDE) for _ in range(lanes)]
-            taken = median(_seconds(one.result().scripts) for one in going)
-        (slower,) = self.company.typical([taken / _seconds(known)])
+        played = self._play(method, parcel, taped, copies=lanes)
+        taken = median(map(sum, played.rounds)) / lanes
+        (slower,) = self.company.typical([taken / taped.seconds])
         each = share / lanes
         return max(min(cores, each), slower * each if slower > 1 else 0.0)
+
+    def _play(self, method: Method, parcel: Parcel, taped: Taped, *, beside: bool = False, copies: int = 1) -> Played:
+        flat, step, company = self._flat(parcel), self.step, self.company
+        return play(
+            *(method, parcel, flat, taped.ranks, taped.tape, BESIDE),
+            step=step,
+            company=company,
+            beside=beside,
+            copies=copies,
+        )
 
     def _flat(self, parcel: Parcel) -> Tensor:
         return torch.cat([self.grads[item.name] for item in parcel.items])
@@ -118,18 +153,14 @@ class Profile:
         if self.step is None or not made.codec or self.device.queued:
             return 1.0, 1.0
         parcel = self._largest(method)
-        known = self._recorded(method, parcel, ranks).scripts
-        flat, times = self._flat(parcel), list[float]()
+        self._recorded(method, parcel, ranks)
+        taped = self._taped.get((method.id, parcel.layout.shapes))
+        if taped is None:
+            return 1.0, 1.0
         self.company.together()
-        with ThreadPoolExecutor(1) as lane:
-            going = lane.submit(record, method, parcel, flat, ranks, BESIDE)
-            while not times or not going.done():
-                start = time.perf_counter()
-                self.step()
-                times.append(time.perf_counter() - start)
-        whole = times[:-1] or times  # the last may have had the machine to itself
+        played = self._play(method, parcel, taped, beside=True)
         slower = self.company.typical(
-            [_seconds(going.result().scripts) / _seconds(known), median(whole) / self.computing.step]
+            [median(map(sum, played.rounds)) / taped.seconds, median(played.steps) / self.computing.step]
         )
         cores = self.computing.cores + _cores(made.scripts)
         expected = max(1.0, cores / self.computing.share)
