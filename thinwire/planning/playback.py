@@ -48,7 +48,7 @@ class Tape(NamedTuple):
 
 
 class DivergedError(RuntimeError):
-    """Alone, a piece of work asks for something else than it did among the others."""
+    """Alone, a piece of work goes another way than among the others, and the tape does not fit."""
 
 
 class Played(NamedTuple):
@@ -77,6 +77,8 @@ class Player:
                     spent.append(before + time.perf_counter() - start)
                     result: T = done.value
                     return result
+                except Exception as error:  # among the others it went well
+                    raise DivergedError(f"what is on the tape does not fit: {error}") from error
                 before += time.perf_counter() - start
                 if isinstance(request, Wait):
                     answer = request.answer()
@@ -150,6 +152,8 @@ def copied(answer: Any) -> Any:
 def _answer(request: Request[Any], taped: Any) -> Any:
     """As the engine's driver has it: sums are written to where their terms were."""
     if isinstance(request, AllReduceRequest):
+        if request.x.shape != taped.shape:
+            raise DivergedError(f"a sum of {tuple(request.x.shape)} elements, and {tuple(taped.shape)} on the tape")
         return request.x.copy_(taped)
     return copied(taped)
 
@@ -169,7 +173,7 @@ def play(
 ) -> Played:
     """Rounds of a bucket, each after a `step` of training, or `beside` as many as fit; `copies` of it at once.
 
-    There are none where it asks for something else than it did among the others.
+    There are none where it goes another way than it did among the others.
     """
     transport = Playback(tape.answers, method.lanes, ranks)
     telemetry = Telemetry(transport.now, transport.traffic, ranks)

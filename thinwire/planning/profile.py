@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
 
-ROUNDS, PLAYED, BESIDE = 3, 7, 3  # of each bucket that are timed: on a GPU, alone, and beside something else
+ROUNDS, PLAYED, BESIDE = 3, 7, 3  # of each bucket that are timed: among other ranks, in lanes, and in company there
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
 
 
@@ -92,12 +92,12 @@ class Profile:
         which = (method.id, parcel.layout.shapes, parcel.compressed, ranks)
         if which not in self._known:
             self.company.together()
-            flat = self._flat(parcel)
-            if self.device.queued:
-                found = record(method, parcel, flat, ranks, ROUNDS, self.device)
-            else:
+            flat, found = self._flat(parcel), None
+            if not self.device.queued:
                 again = partial(self._again, method, parcel, flat)
                 found = record(method, parcel, flat, ranks, 1, self.device, again)
+            if found is None or (method.id, parcel.layout.shapes) not in self._taped:
+                found = record(method, parcel, flat, ranks, ROUNDS, self.device)
             self._known[which] = found._replace(scripts=typical(found.scripts, self.company))
         return self._known[which]
 
