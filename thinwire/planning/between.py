@@ -98,8 +98,8 @@ def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.Pr
         size *= 2
     ask = Ask("scatter", size)
     taken = _rested(driver, ask, n, group, RESTED)
-    carried = max(0.0, taken - known.trade.round - link.latency) * link.bytes_per_second
-    saved = (ask.sent(n) - carried) * link.rate / 8 / link.bytes_per_second
+    carried = max(0.0, taken - known.trade.round - link.latency) * link.rate / 8  # a short message loses nothing
+    saved = ask.sent(n) / HEADERS - carried
     return saved if saved > NOISE * ask.sent(n) else 0.0
 
 

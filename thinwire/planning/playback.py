@@ -24,6 +24,7 @@ from thinwire.engine.telemetry import Telemetry
 from thinwire.engine.transport import Transport, blocking
 from thinwire.engine.transport import Work as Piece
 from thinwire.planning.company import Company
+from thinwire.planning.pause import Pause
 from thinwire.planning.script import Ask, Part, Script, Work, asked
 
 if TYPE_CHECKING:
@@ -166,12 +167,15 @@ def play(
     tape: Tape,
     rounds: int,
     *,
-    step: Step | None = None,
+    warm: int = 1,
+    before: Step = Pause(0.0),  # noqa: B008
+    beside: Step | None = None,
     company: Company = ALONE,
-    beside: bool = False,
     copies: int = 1,
 ) -> Played:
-    """Rounds of a bucket, each after a `step` of training, or `beside` as many as fit; `copies` of it at once.
+    """Rounds of a bucket after some that `warm` up, each after what comes `before`, and `beside` steps of training.
+
+    With `copies`, as many buckets of the kind are launched at once.
 
     There are none where it goes another way than it did among the others.
     """
@@ -183,7 +187,7 @@ def play(
         for chunk in bucket.chunks:
             bucket.exchange.start(grad[chunk.start : chunk.stop], chunk.state)
     try:
-        return _played(runner, transport, buckets, grad, rounds, step, company, beside=beside)
+        return _played(runner, transport, buckets, grad, (warm, rounds), before, beside, company)
     finally:
         transport.close()
 
@@ -193,19 +197,16 @@ def _played(
     transport: Playback,
     buckets: Sequence[Bucket],
     grad: Tensor,
-    rounds: int,
-    step: Step | None,
+    rounds: tuple[int, int],
+    before: Step,
+    beside: Step | None,
     company: Company,
-    *,
-    beside: bool,
 ) -> Played:
     models, played = runner.method.sync.of.models, Played([], [])
-    warm = runner.method.lanes  # each lane has threads of its own, which are made when it is first used
     diverged = False
-    for number in range(warm + rounds):
+    for number in range(sum(rounds)):
         company.in_step()  # whatever has happened here: others wait
-        if step is not None:
-            step()
+        before()
         if diverged:
             continue
         transport.begin()
@@ -216,10 +217,10 @@ def _played(
             bucket.used, bucket.finite = bytearray(b"\1" * len(bucket.views)), True
             going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))
         transport.hand_over()
-        times = []
-        while beside and step is not None and not all(one.done() for one in transport.launched):
+        times = list[float]()
+        while beside is not None and not (times and all(one.done() for one in transport.launched)):
             start = time.perf_counter()
-            step()
+            beside()
             times.append(time.perf_counter() - start)
         try:
             for one in going:
@@ -227,7 +228,7 @@ def _played(
         except DivergedError:
             diverged = True
             continue
-        if number >= warm:
+        if number >= rounds[0]:
             played.rounds.append(transport.spent)
             played.steps.extend(times[:-1] or times)  # the last may have had the machine to itself
     return Played([], []) if diverged else played

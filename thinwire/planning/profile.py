@@ -2,7 +2,7 @@
 
 `measured` trains copies of the model, so that the model itself stays as it is. Codecs are timed on the model's own
 gradient, bucket by bucket: by themselves, as many at once as there are lanes, and beside a training loop. In a
-process group all ranks measure the same at the same time, and of what a codec takes the median of the ranks counts.
+process group all ranks measure the same at the same time, and the slowest counts, for which the others would wait.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
 from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
+from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
 from thinwire.planning.record import Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
 
-ROUNDS, PLAYED, BESIDE = 3, 7, 3  # of each bucket that are timed: among other ranks, in lanes, and in company there
+ROUNDS, PLAYED, BESIDE = 3, 7, 2  # of each bucket that are timed: among other ranks, in lanes, and in company there
+LONG = 0.1  # seconds of a step that are too long to take it before every round of every bucket
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
 
 
 class Taped(NamedTuple):
-    """What a bucket's requests were answered with among so many ranks, and its seconds on this one, alone."""
+    """What a bucket's requests were answered with among so many ranks, and its seconds on this one, alone.
 
-    tape: Tape
+    The tape of the largest bucket of a method is kept.
+    """
+
+    tape: Tape | None
     ranks: int
     seconds: float
 
@@ -96,20 +101,24 @@ class Profile:
             if not self.device.queued:
                 again = partial(self._again, method, parcel, flat)
                 found = record(method, parcel, flat, ranks, 1, self.device, again)
-            if found is None or (method.id, parcel.layout.shapes) not in self._taped:
+            if found is None or (method.id, parcel.layout.shapes) not in self._taped:  # another way than among others
                 found = record(method, parcel, flat, ranks, ROUNDS, self.device)
-            self._known[which] = found._replace(scripts=typical(found.scripts, self.company))
+            scripts = typical(found.scripts, self.company)
+            self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
         return self._known[which]
 
     def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
         """With the times of the engine's lanes. In a round of messages all ranks wait for the slowest of them."""
-        played = play(method, parcel, flat, n, found.tape, PLAYED, step=self.step, company=self.company)
+        warm = method.lanes  # each lane has threads of its own, which are made when it is first used
+        before, company = self._before(), self.company
+        played = play(method, parcel, flat, n, found.tape, PLAYED, warm=warm, before=before, company=company)
         each = len(played.rounds[0]) if played.rounds else 0
-        if not self.company.agree([each, len(played.rounds)]) or not each:
+        if not company.agree(each) or not each:
             return found
-        own = median(map(sum, played.rounds))
-        self._taped[method.id, parcel.layout.shapes] = Taped(found.tape, n, own)
-        slowest = iter(self.company.slowest([seconds for one in played.rounds for seconds in one]))
+        largest = self._largest(method).layout.shapes
+        tape = found.tape if parcel.layout.shapes == largest else None
+        self._taped[method.id, parcel.layout.shapes] = Taped(tape, n, median(map(sum, played.rounds)))
+        slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
         return found._replace(scripts=timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)]))
 
@@ -128,22 +137,28 @@ class Profile:
         taped = self._taped.get((method.id, parcel.layout.shapes))
         if lanes < 2 or taped is None:
             return cores
-        self.company.together()
         played = self._play(method, parcel, taped, copies=lanes)
-        taken = median(map(sum, played.rounds)) / lanes
-        (slower,) = self.company.typical([taken / taped.seconds])
+        if played is None:
+            return cores
+        (slower,) = self.company.typical([median(map(sum, played.rounds)) / lanes / taped.seconds])
         each = share / lanes
         return max(min(cores, each), slower * each if slower > 1 else 0.0)
 
-    def _play(self, method: Method, parcel: Parcel, taped: Taped, *, beside: bool = False, copies: int = 1) -> Played:
-        flat, step, company = self._flat(parcel), self.step, self.company
-        return play(
-            *(method, parcel, flat, taped.ranks, taped.tape, BESIDE),
-            step=step,
-            company=company,
-            beside=beside,
-            copies=copies,
-        )
+    def _play(
+        self, method: Method, parcel: Parcel, taped: Taped, *, beside: Step | None = None, copies: int = 1
+    ) -> Played | None:
+        """A bucket in company; None where that went another way on some rank."""
+        if taped.tape is None:
+            return None
+        self.company.together()
+        what, before = (method, parcel, self._flat(parcel), taped.ranks, taped.tape), self._before()
+        played = play(*what, BESIDE, before=before, beside=beside, company=self.company, copies=copies)
+        return played if self.company.agree(len(played.rounds)) and played.rounds else None
+
+    def _before(self) -> Step:
+        """What comes before a bucket: a step of training; where that takes long, or is not known, a wait at least."""
+        (seconds,) = self.company.slowest([self.computing.step])
+        return Pause() if self.step is None or seconds > LONG else self.step
 
     def _flat(self, parcel: Parcel) -> Tensor:
         return torch.cat([self.grads[item.name] for item in parcel.items])
@@ -155,10 +170,9 @@ class Profile:
         parcel = self._largest(method)
         self._recorded(method, parcel, ranks)
         taped = self._taped.get((method.id, parcel.layout.shapes))
-        if taped is None:
+        played = None if taped is None else self._play(method, parcel, taped, beside=self.step)
+        if taped is None or played is None:
             return 1.0, 1.0
-        self.company.together()
-        played = self._play(method, parcel, taped, beside=True)
         slower = self.company.typical(
             [median(map(sum, played.rounds)) / taped.seconds, median(played.steps) / self.computing.step]
         )
@@ -176,6 +190,14 @@ def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]
     figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
     return tuple(
         replace(s, parts=tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in s.parts))
+        for s in scripts
+    )
+
+
+def _at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
+    """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
+    return tuple(
+        replace(s, parts=tuple(p._replace(cores=min(p.cores, share)) if isinstance(p, Work) else p for p in s.parts))
         for s in scripts
     )
 
