@@ -38,9 +38,12 @@ ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not b
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
-SHORT, BRIEF = 1 << 16, 0.03  # bytes of a message that is made longer until it takes so many seconds
+SHORT, BRIEF = (
+    1 << 16,
+    0.008,
+)  # bytes of a message, and seconds that it should take: a burst must be a good part of it
 TINY, TIMES, STEPS = 1 << 16, 4, 4  # bytes per lane of a crowd's first message, how it grows, and how often
-CROWDS, LONG = 5, 1.5  # crowds of each size, and seconds that one may take
+SINGLE, CROWDS, LONG = 5, 3, 1.5  # messages of each size in one lane and in several, and seconds that one may take
 LEAST = 0.3  # seconds that a large message takes, so that what the network takes in at once does not count
 NOISE = 0.02  # of a message: a burst that is smaller is none
 FLOOR = 0.2  # of the rate, at least, is left for data
@@ -118,7 +121,8 @@ def _crowds(
     drivers: Sequence[Processes], link: Link, n: int, group: dist.ProcessGroup
 ) -> tuple[tuple[float, float], ...]:
     """By the bytes that a rank sends in one lane: the part of the rate that carries data while these lanes send."""
-    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(CROWDS))
+    times = CROWDS if len(drivers) > 1 else SINGLE
+    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(times))
     found, speed = [], link.rate / 8 * HEADERS
     for step in range(STEPS):
         ask = Ask("scatter", TINY * TIMES**step)
@@ -127,7 +131,7 @@ def _crowds(
             break
         expected = every / speed - link.burst / (link.rate / 8)
         if expected > first:  # what is shorter says nothing about the link
-            taken = median(_crowd(drivers, ask, n, group) for _ in range(CROWDS)) - first
+            taken = median(_crowd(drivers, ask, n, group) for _ in range(times)) - first
             found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
 
