@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from thinwire.planning.computing import Makes, Step
 
-WARM, TURNS, BLOCK = 4, 3, 6  # PowerSGD begins with the third step; the first of a block finds cold caches
+WARM, TURNS, BLOCK = 8, 3, 6  # PowerSGD begins with the third step; the first of a block finds cold caches
 LARGE = 1 << 18  # parameters of a model whose copies are worth looking for
 ENGINE = "engine"  # of thinwire, without what is exchanged
 
