@@ -50,7 +50,7 @@ from thinwire.planning.script import Work
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
 PARAMS = 12 << 20
-TURNS, FEWEST, MOST = 2, 2, 8  # turns of every contestant, and timed steps of a cell in one of them
+TURNS, FEWEST, MOST = 3, 1, 5  # turns of every contestant, and timed steps of a cell in one of them
 NOW = 6  # steps without communication before a turn, the first of which does not count
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 
@@ -102,7 +102,7 @@ def bench(say: Say, job: Job) -> list[Row]:
             say((f"steps, turn {turn + 1} of {TURNS}", one.name))
         now = over_ranks([_timed(alone, pause) for _ in range(NOW)][1:], dist.ReduceOp.MAX)
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
-        for rate, cell in _steps(build, net, job).items():
+        for rate, cell in _steps(build, net, job, look=turn == TURNS - 1).items():
             known = cells.get((one.name, rate), Cell([], [], {}))
             cells[one.name, rate] = Cell(known.times + cell.times, known.computing + now, cell.inside)
         if job.params >= LARGE:
@@ -142,8 +142,8 @@ class Cell(NamedTuple):
     inside: Row
 
 
-def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, Cell]:
-    """What was measured at each rate, the fastest first."""
+def _steps(build: Build, net: nn.Module, job: Job, *, look: bool) -> dict[str, Cell]:
+    """What was measured at each rate, the fastest first; with a `look` into one more step."""
     x = batch(job.params, job.batch).to(job.device)
     found = {}
     reshape(FREE)
@@ -152,14 +152,14 @@ def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, Cell]:
             contestant.step()
         for rate in sorted(job.rates, key=bits_per_second, reverse=True):
             reshape(rate)
+            before = contestant.stats()
             (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
             count = min(MOST, max(FEWEST, int(job.budget / TURNS / (longest * contestant.period))))
             kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
-            before = contestant.stats()
             times = [sample(contestant) for _ in range(count - len(kept))]
-            spent = plan_spans.spent(before, contestant.stats(), len(times) * contestant.period)
+            spent = plan_spans.spent(before, contestant.stats(), (1 + len(times)) * contestant.period)
             times = kept + over_ranks(times, dist.ReduceOp.MAX)
-            found[rate] = Cell(times, [], spent | plan_spans.measured(contestant))
+            found[rate] = Cell(times, [], spent | (plan_spans.measured(contestant) if look else {}))
         reshape(FREE)
     return found
 
