@@ -38,6 +38,7 @@ ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not b
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
+NAP = 0.005  # seconds in which a host computes before it sends
 SHORT, BRIEF = (
     1 << 16,
     0.008,
@@ -101,16 +102,24 @@ def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.Pr
         size *= 2
     ask = Ask("scatter", size)
     taken = _rested(driver, ask, n, group, RESTED)
-    carried = max(0.0, taken - known.trade.round - link.latency) * link.rate / 8  # a short message loses nothing
+    carried = (
+        max(0.0, taken - known.trade.round - known.trade.first - link.latency) * link.rate / 8
+    )  # a short message loses nothing
     saved = ask.sent(n) / HEADERS - carried
     return saved if saved > NOISE * ask.sent(n) else 0.0
 
 
-def _rested(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times: int) -> float:
-    """Seconds of a request after a pause: the median, of the slowest rank."""
+def _rested(
+    driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times: int, pause: float | None = None
+) -> float:
+    """Seconds of a request after a rest, or after a pause alone: the median, of the slowest rank."""
     walls, request = [], _ready(driver, ask, n)
     for _ in range(times):
-        _rest(group)
+        if pause is None:
+            _rest(group)
+        else:
+            dist.barrier(group)
+            time.sleep(pause)
         start = time.perf_counter()
         request()
         walls.append(time.perf_counter() - start)
@@ -203,7 +212,8 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
     bulk = _times(driver, large, n, BULKS, group)
     sent, per_round = large.sent(n), ping.wall / small.rounds(n)
     byte = max(0.0, bulk.wall - large.rounds(n) * per_round) / sent
-    return Cost(per_round, byte, bulk.cpu / sent)
+    first = max(0.0, _rested(driver, small, n, group, PINGS, NAP) - ping.wall)
+    return Cost(per_round, byte, bulk.cpu / sent, first)
 
 
 def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup, *, best: bool = False) -> Taken:

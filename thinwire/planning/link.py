@@ -87,14 +87,18 @@ class Link:
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Of one way to send: seconds per round and per byte that is sent, and processor seconds per byte."""
+    """Of one way to send: seconds per round and per byte that is sent, and processor seconds per byte.
+
+    The first round of a request takes longer by `first`: threads that wait for messages have gone to sleep.
+    """
 
     round: float = 0.0
     byte: float = 0.0
     cpu: float = 0.0
+    first: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.round, self.byte, self.cpu) < 0:
+        if min(self.round, self.byte, self.cpu, self.first) < 0:
             raise ValueError(f"{self}: costs are not negative; write Cost(round=1e-4, byte=1e-9, cpu=1e-9)")
 
 
