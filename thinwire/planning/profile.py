@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from thinwire.planning.computing import Makes, Step
 
 ROUNDS, PLAYED, BESIDE = 3, 7, 2  # of each bucket that are timed: among other ranks, in lanes, and in company there
+WARM = 3  # rounds of each lane that are not timed
 LONG = 0.1  # seconds of a step that are too long to take it before every round of every bucket
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
 
@@ -109,7 +110,7 @@ class Profile:
 
     def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
         """With the times of the engine's lanes. In a round of messages all ranks wait for the slowest of them."""
-        warm = method.lanes  # each lane has threads of its own, which are made when it is first used
+        warm = WARM * method.lanes  # each lane has threads and memory of its own, which are made as it is used
         before, company = self._before(), self.company
         played = play(method, parcel, flat, n, found.tape, PLAYED, warm=warm, before=before, company=company)
         each = len(played.rounds[0]) if played.rounds else 0
