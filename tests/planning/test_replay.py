@@ -109,10 +109,15 @@ def test_a_burst_is_saved_up_while_the_link_rests() -> None:
 
 
 def test_crowds_of_messages_get_the_part_of_the_rate_that_was_measured() -> None:
-    link = Link(1e8, goodput=0.9, crowds=((1e5, 0.9), (1e6, 0.5)))
+    points = ((1e5, 0.9), (1e6, 0.5))
+    link = Link(1e8, goodput=0.9, single=points, crowds=tuple((size, part / 2) for size, part in points))
     for size, part in [(1e4, 0.9), (1e5, 0.9), (10**5.5, 0.7), (1e6, 0.5), (1e7, 0.5)]:
-        step = one_step(Script((Ask("gather", size),)), place=Place(2, link))
-        assert step == pytest.approx(size * 8 / 1e8 / part, rel=1e-9)
+        gather = Script((Ask("gather", size),))
+        assert one_step(gather, place=Place(2, link)) == pytest.approx(size * 8 / 1e8 / part, rel=1e-9)
+        four = replay([Launch((gather,) * 4), Await(), Mark()], Place(2, link))
+        assert four.step == pytest.approx(4 * size * 8 / 1e8 / (part / 2), rel=1e-9)
+        two = replay([Launch((gather,) * 2), Await(), Mark()], Place(2, link))
+        assert two.step == pytest.approx(2 * size * 8 / 1e8 / (part * 5 / 6), rel=1e-9)  # a third of the way
     ring = one_step(Script((Ask("ring", 1e6),)), place=Place(2, link))
     assert ring == pytest.approx(1e6 * 8 / 1e8 / 0.9, rel=1e-9)  # one connection at a time
 
@@ -245,4 +250,5 @@ def _scattered(row: dict[str, str]) -> Contestant:
         Work(0.5 * decode, 1.3),
     )
     names = [tuple(str(at) for at in range(23 - 4 * b, 19 - 4 * b, -1)) for b in range(6)]
-    return Contestant(row["method"], tuple(Sending(some, (Script(parts),)) for some in names), 5, overhead=0.005)
+    sendings = tuple(Sending(some, (Script(parts),)) for some in names)
+    return Contestant(row["method"], sendings, 5, overhead=0.005, back=0.5)

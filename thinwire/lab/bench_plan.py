@@ -1,9 +1,10 @@
 """Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
-rate, the link itself, with messages of their own. From that every cell is forecast. Only then are steps taken: every
-contestant is built once, warms up on free links, and takes timed steps at every rate. Each starts at a barrier and
-ends when the slowest rank has ended. No step that is forecast is used to forecast it, or another one.
+rate, the link itself, with messages of their own. From that every cell is forecast. Only then are steps taken: in its
+turn a contestant is built, warms up on free links, and takes timed steps at every rate. Each starts at a barrier and
+ends when the slowest rank has ended. All have several turns, so that what disturbs the machine for a while is not
+taken for one of them. No step that is forecast is used to forecast it, or another one.
 
     error = predicted / measured - 1
 
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from statistics import median
 from typing import NamedTuple
 
@@ -37,7 +39,9 @@ from thinwire.planning import between
 from thinwire.planning.alone import LARGE
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
+from thinwire.planning.link import LANES
 from thinwire.planning.outlook import Setting, choose
+from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
 from thinwire.planning.rivals import RIVALS
@@ -46,7 +50,8 @@ from thinwire.planning.script import Work
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
 PARAMS = 12 << 20
-FEWEST, MOST = 3, 10  # timed steps of a cell
+TURNS, FEWEST, MOST = 3, 1, 5  # turns of every contestant, and timed steps of a cell in one of them
+NOW = 6  # steps without communication before a turn, the first of which does not count
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 
 
@@ -88,29 +93,30 @@ def bench(say: Say, job: Job) -> list[Row]:
 
     net = model(job.params).to(job.device)
     settings, contestants = _forecasts(job, net, tell)
-    bare, _ = steps_of(batch(job.params, job.batch).to(job.device), None, None)(copy.deepcopy(net))
-    alone = done(bare, job.device)
-    rows = []
-    for one in contestants:
+    bare, optimizer = steps_of(batch(job.params, job.batch).to(job.device), None, None)(copy.deepcopy(net))
+    alone, pause = done(bare, job.device), Pause(SECONDS if job.device == "cpu" else 0.0)
+    optimizer.register_step_pre_hook(pause)  # it waits as it did when computing was measured
+    cells: dict[tuple[str, str], Cell] = {}
+    for turn, one in product(range(TURNS), contestants):
         if first:
-            say(("steps", one.name))
-        now = median(over_ranks([_timed(alone) for _ in range(MOST)][1:], dist.ReduceOp.MAX))
+            say((f"steps, turn {turn + 1} of {TURNS}", one.name))
+        now = over_ranks([_timed(alone, pause) for _ in range(NOW)][1:], dist.ReduceOp.MAX)
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
-        for rate, cell in _steps(build, net, job).items():
-            rows.append(
-                _row(one, settings[rate], rate, cell.times, job) | {"computing_now_ms": 1e3 * now} | cell.inside
-            )
+        for rate, cell in _steps(build, net, job, look=turn == TURNS - 1).items():
+            known = cells.get((one.name, rate), Cell([], [], {}))
+            cells[one.name, rate] = Cell(known.times + cell.times, known.computing + now, cell.inside)
         if job.params >= LARGE:
             gc.collect()  # DDP is part of a cycle, and as large as the model
         if job.device != "cpu":
             torch.cuda.empty_cache()
-    return rows
+    named = {one.name: one for one in contestants}
+    return [_row(named[name], settings[rate], rate, cell, job) for (name, rate), cell in cells.items()]
 
 
 def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant]]:
     """The setting at each rate, and the contestants, before any of them has taken a step."""
     n = dist.get_world_size()
-    lanes = [dist.new_group(backend="gloo") for _ in range(between.LANES)]
+    lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
     company = Company.of_group()
     reshape(FREE)
     tell("sockets")
@@ -129,14 +135,15 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
 
 
 class Cell(NamedTuple):
-    """Seconds of the slowest rank's steps, and what happened in them."""
+    """Seconds of the slowest rank's steps, of steps without communication just before, and what happened in them."""
 
     times: list[float]
+    computing: list[float]
     inside: Row
 
 
-def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, Cell]:
-    """What was measured at each rate, the fastest first."""
+def _steps(build: Build, net: nn.Module, job: Job, *, look: bool) -> dict[str, Cell]:
+    """What was measured at each rate, the fastest first; with a `look` into one more step."""
     x = batch(job.params, job.batch).to(job.device)
     found = {}
     reshape(FREE)
@@ -145,26 +152,26 @@ def _steps(build: Build, net: nn.Module, job: Job) -> dict[str, Cell]:
             contestant.step()
         for rate in sorted(job.rates, key=bits_per_second, reverse=True):
             reshape(rate)
-            (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
-            count = min(MOST, max(FEWEST, int(job.budget / (longest * contestant.period))))
-            kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
             before = contestant.stats()
+            (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)
+            count = min(MOST, max(FEWEST, int(job.budget / TURNS / (longest * contestant.period))))
+            kept = [longest] if longest > job.budget else []  # a long step is hardly longer for being the first
             times = [sample(contestant) for _ in range(count - len(kept))]
-            spent = plan_spans.spent(before, contestant.stats(), len(times) * contestant.period)
+            spent = plan_spans.spent(before, contestant.stats(), (1 + len(times)) * contestant.period)
             times = kept + over_ranks(times, dist.ReduceOp.MAX)
-            found[rate] = Cell(times, spent | plan_spans.measured(contestant))
+            found[rate] = Cell(times, [], spent | (plan_spans.measured(contestant) if look else {}))
         reshape(FREE)
     return found
 
 
-def _timed(step: Callable[[], None]) -> float:
+def _timed(step: Callable[[], None], pause: Pause) -> float:
     start = time.perf_counter()
     step()
-    return time.perf_counter() - start
+    return time.perf_counter() - start - pause.taken()
 
 
-def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], job: Job) -> Row:
-    low, middle, high = quantiles(times)
+def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> Row:
+    low, middle, high = quantiles(cell.times)
     replays = [setting.seconds(one, slower) for slower in setting.slowness()]
     link, predicted, replayed = setting.link, replays[1], setting.replay(one)
     ring, trade = setting.sockets.ring, setting.sockets.trade
@@ -175,7 +182,7 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "rate": rate,
         "params": setting.computing.elements,
         "batch": job.batch,
-        "steps": len(times),
+        "steps": len(cell.times),
         "predicted_ms": 1e3 * predicted,
         "predicted_ms_p20": 1e3 * replays[0],
         "predicted_ms_p80": 1e3 * replays[2],
@@ -190,11 +197,13 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "beside": one.beside,
         "disturbed": one.disturbed,
         "computing_ms": 1e3 * setting.computing.step,
+        "computing_now_ms": 1e3 * median(cell.computing),
         "latency_ms": 1e3 * link.latency,
         "queue_ms": 1e3 * link.queue,
         "goodput": link.goodput,
         "summed": link.share(summed=True),
         "burst_kb": link.burst / 1e3,
+        "single": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.single),
         "crowds": " ".join(f"{sent / 1e3:.0f}kB:{part:.3f}" for sent, part in link.crowds),
         "codec_cores": max(
             (part.cores for script in one.scripts for part in script.parts if isinstance(part, Work)), default=0.0
@@ -202,12 +211,15 @@ def _row(one: Contestant, setting: Setting, rate: str, times: Sequence[float], j
         "computing_cores": setting.computing.cores,
         "share": setting.computing.share,
         "ring_us": 1e6 * ring.round,
+        "ring_first_us": 1e6 * ring.first,
         "ring_byte_ns": 1e9 * ring.byte,
         "ring_cpu_ns": 1e9 * ring.cpu,
         "trade_us": 1e6 * trade.round,
+        "trade_first_us": 1e6 * trade.first,
         "trade_byte_ns": 1e9 * trade.byte,
         "trade_cpu_ns": 1e9 * trade.cpu,
         **plan_spans.forecast(replayed),
+        **cell.inside,
     }
 
 

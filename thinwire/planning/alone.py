@@ -2,7 +2,8 @@
 
 Each wraps a copy of the model in a process group of this rank alone, where sums take no time, and takes turns with a
 model that nothing wraps. The difference is what it computes and copies besides training. Ranks that share a machine
-do so in step: each step starts when all of them are there, sums wait for all of them, and the slowest counts.
+do so in step: each step starts when all of them are there, sums wait for all of them, and the slowest counts. All
+pause in every step, as they would wait for an exchange. The engine exchanges nothing: codecs are timed apart.
 """
 
 from __future__ import annotations
@@ -10,29 +11,28 @@ from __future__ import annotations
 import copy
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from thinwire.core.method import Method
 from thinwire.engine.attach import attach
-from thinwire.methods.sgd import sgd
 from thinwire.planning.beat import Beat
 from thinwire.planning.company import Company
+from thinwire.planning.pause import SECONDS, Idle, Pause
 from thinwire.planning.rivals import RIVALS
 
 if TYPE_CHECKING:
     from torch import nn
 
     from thinwire.planning.computing import Makes, Step
-    from thinwire.planning.rivals import Wrap
 
-WARM, TURNS, BLOCK = 4, 4, 3  # PowerSGD begins with the third step
+WARM, TURNS, BLOCK = 8, 3, 6  # PowerSGD begins with the third step; the first of a block finds cold caches
 LARGE = 1 << 18  # parameters of a model whose copies are worth looking for
-ENGINE = "engine"  # of thinwire, with a method that does not compress
-Build = Callable[["nn.Module", "Makes", dist.ProcessGroup, "Beat | None"], AbstractContextManager["Step"]]
+ENGINE = "engine"  # of thinwire, without what is exchanged
 
 
 @contextmanager
@@ -54,39 +54,34 @@ def overheads(
     model: nn.Module, makes: Makes, company: Company, rivals: Sequence[str] = tuple(RIVALS)
 ) -> dict[str, float]:
     """Seconds per step that some of DDP's ways, and the engine, add to a step without communication."""
-    builds: dict[str, Build] = {name: _wrapped(RIVALS[name].wrap) for name in rivals}
-    builds[ENGINE] = _attached
     on_cpu = all(p.device.type == "cpu" for p in model.parameters())  # futures of gloo's sums know of no GPU
     large = sum(p.numel() for p in model.parameters()) >= LARGE
     found = {}
     with own_group() as group:
-        bare, _ = makes(copy.deepcopy(model))
-        for name, build in builds.items():
+        pause = Pause(SECONDS if on_cpu else 0.0)
+        bare = _pausing(makes, copy.deepcopy(model), pause)
+        for name in rivals:
             beat = Beat(company.mates) if company.mates is not None and on_cpu else None
-            with build(copy.deepcopy(model), makes, group, beat) as step:
-                found[name] = max(0.0, _difference(bare, step, beat, company))
+            step = _pausing(makes, RIVALS[name].wrap(copy.deepcopy(model), group, beat), pause)
+            found[name] = max(0.0, _difference(bare, step, pause, beat, company))
+            del step
             if large:
                 gc.collect()  # DDP is part of a cycle, and as large as the model
+        net = copy.deepcopy(model)
+        step, optimizer = makes(net)
+        optimizer.register_step_pre_hook(pause)
+        with attach(net, optimizer, Method(Idle()), process_group=group):
+            found[ENGINE] = max(0.0, _difference(bare, step, pause, None, company))
     return found
 
 
-def _wrapped(wrap: Wrap) -> Build:
-    @contextmanager
-    def build(net: nn.Module, makes: Makes, group: dist.ProcessGroup, beat: Beat | None) -> Iterator[Step]:
-        step, _ = makes(wrap(net, group, beat))
-        yield step
-
-    return build
-
-
-@contextmanager
-def _attached(net: nn.Module, makes: Makes, group: dist.ProcessGroup, beat: Beat | None) -> Iterator[Step]:
+def _pausing(makes: Makes, net: nn.Module, pause: Pause) -> Step:
     step, optimizer = makes(net)
-    with attach(net, optimizer, sgd(), process_group=group):
-        yield step
+    optimizer.register_step_pre_hook(pause)
+    return step
 
 
-def _difference(one: Step, other: Step, beat: Beat | None, company: Company) -> float:
+def _difference(one: Step, other: Step, pause: Pause, beat: Beat | None, company: Company) -> float:
     """How much longer the other step takes, the beats themselves apart; of each step the slowest rank counts."""
     times: dict[Step, list[float]] = {one: [], other: []}
     for step in times:
@@ -95,11 +90,13 @@ def _difference(one: Step, other: Step, beat: Beat | None, company: Company) -> 
     before = beat.beats if beat is not None else 0
     for _ in range(TURNS):
         for step, taken in times.items():
-            for _ in range(BLOCK):
+            for number in range(BLOCK):
                 company.in_step()
+                pause.taken()
                 start = time.perf_counter()
                 step()
-                taken.append(time.perf_counter() - start)
+                if number:
+                    taken.append(time.perf_counter() - start - pause.taken())
     waits = 0.0 if beat is None else (beat.beats - before) / (TURNS * BLOCK) * beat.seconds()
     longer, shorter = (median(company.slowest(times[step])) for step in (other, one))
     return longer - shorter - waits

@@ -7,8 +7,9 @@ these known, messages on the link itself tell about it (`link`):
     rate      of messages that take long
     queue     how long small messages wait that travel beside large ones
     burst     what passes at once after a rest: a message of s bytes takes (s - burst) / rate, and that much less
-    crowds    what part of the rate is left for data where several lanes send to everybody at once, by size: queues
-              overflow, and a connection that has lost its last packets waits before it sends them again
+    single    what part of the rate is left for data where one lane sends to everybody, by size: the queue overflows,
+              and a connection that has lost its last packets waits before it sends them again
+    crowds    the same where several lanes do so at once
 
 The slowest rank counts.
 """
@@ -36,11 +37,14 @@ SMALL, LARGE = 16, 16 << 20  # elements of a small sum, bytes of a large one
 ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not be so large
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 4, 3
-LANES = 4  # groups that send at the same time
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
-SHORT, BRIEF = 1 << 16, 0.03  # bytes of a message that is made longer until it takes so many seconds
+NAP = 0.005  # seconds in which a host computes before it sends
+SHORT, BRIEF = (
+    1 << 16,
+    0.008,
+)  # bytes of a message, and seconds that it should take: a burst must be a good part of it
 TINY, TIMES, STEPS = 1 << 16, 4, 4  # bytes per lane of a crowd's first message, how it grows, and how often
-CROWDS, LONG = 5, 1.5  # crowds of each size, and seconds that one may take
+SINGLE, CROWDS, LONG = 5, 3, 1.5  # messages of each size in one lane and in several, and seconds that one may take
 LEAST = 0.3  # seconds that a large message takes, so that what the network takes in at once does not count
 NOISE = 0.02  # of a message: a burst that is smaller is none
 FLOOR = 0.2  # of the rate, at least, is left for data
@@ -69,7 +73,7 @@ def sockets(group: dist.ProcessGroup) -> Sockets:
 def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None = None) -> Link:
     """The link as data sees it. With a `rate` that is known, what it lacks in data is headers and losses.
 
-    `lanes` are `LANES` groups of the same ranks, for what travels at the same time.
+    `lanes` are `link.LANES` groups of the same ranks, for what travels at the same time.
     """
     group, drivers, n = lanes[0], [_driver(one) for one in lanes], dist.get_world_size(lanes[0])
     driver = drivers[0]
@@ -83,8 +87,8 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
         queue = max(0.0, _loaded(driver, drivers[1], trade, n, group) - known.ring.round - latency)
         good = HEADERS if rate is None else _part(speed, rate, bulk.wall)
         found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
-        burst = _burst(driver, found, known, n, group)
-        found = replace(found, burst=burst, crowds=_crowds(drivers, replace(found, burst=burst), n, group))
+        found = replace(found, burst=_burst(driver, found, known, n, group))
+        found = replace(found, single=_crowds(drivers[:1], found, n, group), crowds=_crowds(drivers, found, n, group))
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
     free = around * known.ring.byte > TIGHT or found.rate == HIGHEST
@@ -98,16 +102,24 @@ def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.Pr
         size *= 2
     ask = Ask("scatter", size)
     taken = _rested(driver, ask, n, group, RESTED)
-    carried = max(0.0, taken - known.trade.round - link.latency) * link.bytes_per_second
-    saved = (ask.sent(n) - carried) * link.rate / 8 / link.bytes_per_second
+    carried = (
+        max(0.0, taken - known.trade.round - known.trade.first - link.latency) * link.rate / 8
+    )  # a short message loses nothing
+    saved = ask.sent(n) / HEADERS - carried
     return saved if saved > NOISE * ask.sent(n) else 0.0
 
 
-def _rested(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times: int) -> float:
-    """Seconds of a request after a pause: the median, of the slowest rank."""
+def _rested(
+    driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times: int, pause: float | None = None
+) -> float:
+    """Seconds of a request after a rest, or after a pause alone: the median, of the slowest rank."""
     walls, request = [], _ready(driver, ask, n)
     for _ in range(times):
-        _rest(group)
+        if pause is None:
+            _rest(group)
+        else:
+            dist.barrier(group)
+            time.sleep(pause)
         start = time.perf_counter()
         request()
         walls.append(time.perf_counter() - start)
@@ -117,18 +129,19 @@ def _rested(driver: Processes, ask: Ask, n: int, group: dist.ProcessGroup, times
 def _crowds(
     drivers: Sequence[Processes], link: Link, n: int, group: dist.ProcessGroup
 ) -> tuple[tuple[float, float], ...]:
-    """By the bytes that a rank sends in one lane: the part of the rate that carries data while all lanes send."""
-    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(CROWDS))
-    found = []
+    """By the bytes that a rank sends in one lane: the part of the rate that carries data while these lanes send."""
+    times = CROWDS if len(drivers) > 1 else SINGLE
+    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(times))
+    found, speed = [], link.rate / 8 * HEADERS
     for step in range(STEPS):
         ask = Ask("scatter", TINY * TIMES**step)
-        every = LANES * ask.sent(n)
-        if every / link.bytes_per_second > LONG:
+        every = len(drivers) * ask.sent(n)
+        if every / speed > LONG:
             break
-        expected = every / link.bytes_per_second - link.burst / (link.rate / 8)
+        expected = every / speed - link.burst / (link.rate / 8)
         if expected > first:  # what is shorter says nothing about the link
-            taken = median(_crowd(drivers, ask, n, group) for _ in range(CROWDS)) - first
-            found.append((ask.sent(n), link.goodput * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
+            taken = median(_crowd(drivers, ask, n, group) for _ in range(times)) - first
+            found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
 
 
@@ -199,7 +212,8 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
     bulk = _times(driver, large, n, BULKS, group)
     sent, per_round = large.sent(n), ping.wall / small.rounds(n)
     byte = max(0.0, bulk.wall - large.rounds(n) * per_round) / sent
-    return Cost(per_round, byte, bulk.cpu / sent)
+    first = max(0.0, _rested(driver, small, n, group, PINGS, NAP) - ping.wall)
+    return Cost(per_round, byte, bulk.cpu / sent, first)
 
 
 def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup, *, best: bool = False) -> Taken:

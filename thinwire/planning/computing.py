@@ -1,7 +1,8 @@
 """Computing: how long a step takes without communication, and when in it each gradient is complete.
 
 The model trains on one batch, on this machine, a few steps long. Hooks note when autograd has completed each
-gradient, in the time of the device that computes it; all times are medians, counted from the start of the step.
+gradient, in the time of the device that computes it; all times are medians, counted from the start of the step. On
+the CPU the loop waits after backward, as it would for an exchange, and the wait does not count.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from thinwire.engine.parameters import Trained, trained
+from thinwire.planning.pause import SECONDS, Pause
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,6 +81,8 @@ def measure(model: nn.Module, makes: Makes, *, company: Company, device: Device,
     last: dict[int, Any] = {}  # moments of the step under way, by parameter; the end of backward is at 0
     hooks = [_watch(one, last, device) for one in members]
     hooks.append(optimizer.register_step_pre_hook(lambda *_: last.__setitem__(0, device.moment())))
+    pause = Pause(0.0 if device.queued else SECONDS)
+    hooks.append(optimizer.register_step_pre_hook(pause))
     ready: dict[int, list[float]] = {0: [], **{id(one.parameter): [] for one in members}}
     times, busy = [], 0.0
     try:
@@ -88,6 +92,8 @@ def measure(model: nn.Module, makes: Makes, *, company: Company, device: Device,
             start, wall, cpu = device.moment(), time.perf_counter(), time.process_time()
             step()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            cpu -= pause.cpu
+            wall -= pause.taken()
             if number < WARM:
                 continue
             times.append(wall)

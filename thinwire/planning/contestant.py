@@ -39,7 +39,11 @@ class Sending(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Contestant:
-    """A method, or one of DDP's ways. `overhead` are seconds per step in which the training loop fills buckets."""
+    """A method, or one of DDP's ways.
+
+    `overhead` are seconds per step in which the training loop fills buckets, and the part `back` of them those in
+    which it copies results back, which the engine does not: its buckets are the gradients.
+    """
 
     name: str
     sendings: tuple[Sending, ...]
@@ -48,6 +52,7 @@ class Contestant:
     late: int = 0  # steps for which a result may be on its way
     models: bool = False  # whether models are exchanged, after the step
     overhead: float = 0.0
+    back: float = 0.0
     beside: float = 1.0
     disturbed: float = 1.0
     memory: int = 0  # bytes that a rank keeps between steps
@@ -103,10 +108,10 @@ class Contestant:
 
         for sending in self.sendings:
             then = max([at, *(ready[name] for name in sending.names)])
-            fills = self.overhead / 2 * sum(sizes[name] for name in sending.names) / computing.elements
+            fills = (1 - self.back) * self.overhead * sum(sizes[name] for name in sending.names) / computing.elements
             acts += [trains(then - at), Work(fills, computing.cores), Launch(sending.scripts)]
             at = then
-        acts += [trains(computing.backward - at), Await(self.late), Work(self.overhead / 2, computing.cores)]
+        acts += [trains(computing.backward - at), Await(self.late), Work(self.back * self.overhead, computing.cores)]
         return [*acts, trains(computing.step - computing.backward), Mark()]
 
     def _after_steps(self, computing: Computing, slower: float) -> list[Act]:

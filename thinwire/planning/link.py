@@ -23,6 +23,7 @@ import torch
 from thinwire.core.rates import bits_per_second, seconds
 
 HEADERS = 1448 / 1514  # of a TCP packet of 1500 bytes on Ethernet: what is left for data
+LANES = 4  # that send at the same time where crowds are measured
 SMALL, LARGE = 64, 8 << 20  # bytes
 PINGS, BULKS = 200, 6
 
@@ -44,10 +45,11 @@ class Link:
         None  # the same for sums, in which every message waits for another; as `goodput` unless given
     )
     burst: float = 0.0  # bytes that pass at once after a time of rest
-    crowds: tuple[tuple[float, float], ...] = ()  # (bytes that a rank sends, goodput) where all lanes send at once
+    single: tuple[tuple[float, float], ...] = ()  # (bytes that a rank sends to everybody, goodput) in one lane
+    crowds: tuple[tuple[float, float], ...] = ()  # the same by the bytes of each lane, where several send at once
 
     def __post_init__(self) -> None:
-        if not 0 <= self.burst < math.inf or any(not 0 < part <= 1 for _, part in self.crowds):
+        if not 0 <= self.burst < math.inf or any(not 0 < part <= 1 for _, part in (*self.single, *self.crowds)):
             raise ValueError(f"{self}: a burst is not negative, and crowds get a part of the rate")
         if not 0 < self.rate < math.inf or not 0 <= self.latency < math.inf or not 0 < self.goodput <= 1:
             raise ValueError(f'{self}: write Link.of("1gbit", "1ms")')
@@ -65,13 +67,18 @@ class Link:
         """Of data."""
         return self.rate / 8 * self.goodput
 
-    def share(self, summed: bool, sent: float = math.inf) -> float:
-        """The part of the rate that carries data, of sums or of messages of which a rank sends so many bytes."""
+    def share(self, summed: bool, sent: float = math.inf, lanes: int = 1) -> float:
+        """The part of the rate that carries data: of sums, or of messages to everybody while so many lanes send some.
+
+        `sent` are the bytes that a rank sends in this lane.
+        """
         if summed:
             return self.summed if self.summed is not None else self.goodput
-        if not self.crowds or sent <= 0:
+        if sent <= 0:
             return self.goodput
-        return min(self.goodput, _between(self.crowds, sent))
+        one = _between(self.single, sent) if self.single else self.goodput
+        all_ = _between(self.crowds, sent) if self.crowds else one
+        return one + (all_ - one) * min(1.0, (lanes - 1) / (LANES - 1))
 
     def __str__(self) -> str:
         return f"{self.rate / 1e6:,.6g} Mbit/s, {1e3 * self.latency:.3g} ms"
@@ -80,14 +87,18 @@ class Link:
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Of one way to send: seconds per round and per byte that is sent, and processor seconds per byte."""
+    """Of one way to send: seconds per round and per byte that is sent, and processor seconds per byte.
+
+    The first round of a request takes longer by `first`: threads that wait for messages have gone to sleep.
+    """
 
     round: float = 0.0
     byte: float = 0.0
     cpu: float = 0.0
+    first: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.round, self.byte, self.cpu) < 0:
+        if min(self.round, self.byte, self.cpu, self.first) < 0:
             raise ValueError(f"{self}: costs are not negative; write Cost(round=1e-4, byte=1e-9, cpu=1e-9)")
 
 

@@ -16,7 +16,7 @@ from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
-from thinwire.planning.link import Cost, Link, Sockets, loopback
+from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
 
@@ -139,7 +139,7 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
     """The link and what it costs a host: measured where there are hosts, otherwise what is said of it."""
     if link is None:
         say("the link")
-        lanes = [dist.new_group(backend="gloo") for _ in range(between.LANES)]
+        lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
         known = _slowest(loopback(), company)  # between the hosts, it could not be told from what the link takes
         return between.link(lanes, known), known
     network = Network(link) if isinstance(link, str) else link

@@ -2,18 +2,17 @@
 
 `measured` trains copies of the model, so that the model itself stays as it is. Codecs are timed on the model's own
 gradient, bucket by bucket: by themselves, as many at once as there are lanes, and beside a training loop. In a
-process group all ranks measure the same at the same time, and of what a codec takes the median of the ranks counts.
+process group all ranks measure the same at the same time, and the slowest counts, for which the others would wait.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
@@ -24,7 +23,9 @@ from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
 from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
-from thinwire.planning.record import FEW, Recorded, record, record_agreement
+from thinwire.planning.pause import Pause
+from thinwire.planning.playback import Played, Tape, play, timed
+from thinwire.planning.record import Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Script, Work
 
@@ -35,8 +36,21 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
 
-ROUNDS, BESIDE = 3, 2  # of each bucket that are timed, alone and beside something else
+ROUNDS, PLAYED, BESIDE = 3, 7, 2  # of each bucket that are timed: among other ranks, in lanes, and in company there
+WARM = 3  # rounds of each lane that are not timed
+LONG = 0.1  # seconds of a step that are too long to take it before every round of every bucket
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
+
+
+class Taped(NamedTuple):
+    """What a bucket's requests were answered with among so many ranks, and its seconds on this one, alone.
+
+    The tape of the largest bucket of a method is kept.
+    """
+
+    tape: Tape | None
+    ranks: int
+    seconds: float
 
 
 @final
@@ -53,6 +67,7 @@ class Profile:
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
+    _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured."""
@@ -78,14 +93,37 @@ class Profile:
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
-    def _recorded(self, method: Method, parcel: Parcel, ranks: int, rounds: int = ROUNDS) -> Recorded:
+    def _recorded(self, method: Method, parcel: Parcel, ranks: int) -> Recorded:
         """Buckets of equal shapes are measured once."""
-        which = (method.id, parcel.layout.shapes, parcel.compressed, ranks, rounds)
+        which = (method.id, parcel.layout.shapes, parcel.compressed, ranks)
         if which not in self._known:
             self.company.together()
-            found = record(method, parcel, self._flat(parcel), ranks, rounds, self.device)
-            self._known[which] = found._replace(scripts=typical(found.scripts, self.company))
+            flat, found = self._flat(parcel), None
+            if not self.device.queued:
+                again = partial(self._again, method, parcel, flat)
+                found = record(method, parcel, flat, ranks, 1, self.device, again)
+            if found is None or (method.id, parcel.layout.shapes) not in self._taped:  # another way than among others
+                found = record(method, parcel, flat, ranks, ROUNDS, self.device)
+            scripts = typical(found.scripts, self.company)
+            self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
         return self._known[which]
+
+    def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
+        """With the times of the engine's lanes. In a round of messages all ranks wait for the slowest of them."""
+        warm = WARM * method.lanes(
+            flat.device.type
+        )  # each lane has threads and memory of its own, which are made as it is used
+        before, company = self._before(), self.company
+        played = play(method, parcel, flat, n, found.tape, PLAYED, warm=warm, before=before, company=company)
+        each = len(played.rounds[0]) if played.rounds else 0
+        if not company.agree(each) or not each:
+            return found
+        largest = self._largest(method).layout.shapes
+        tape = found.tape if parcel.layout.shapes == largest else None
+        self._taped[method.id, parcel.layout.shapes] = Taped(tape, n, median(map(sum, played.rounds)))
+        slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
+        rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
+        return found._replace(scripts=timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)]))
 
     def _largest(self, method: Method) -> Parcel:
         return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
@@ -96,19 +134,34 @@ class Profile:
         Processor time does not tell: threads that have nothing to do spin for a while, and stop as soon as others
         need the core.
         """
-        parcel, ranks = self._largest(method), min(FEW, ranks)  # how much slower depends little on how many ranks
+        parcel = self._largest(method)
         known, share = self._recorded(method, parcel, ranks).scripts, self.computing.share
         cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
-        if lanes < 2:
+        taped = self._taped.get((method.id, parcel.layout.shapes))
+        if lanes < 2 or taped is None:
             return cores
-        flat = self._flat(parcel)
-        self.company.together()
-        with ThreadPoolExecutor(lanes) as busy:
-            going = [busy.submit(record, method, parcel, flat, ranks, BESIDE) for _ in range(lanes)]
-            taken = median(_seconds(one.result().scripts) for one in going)
-        (slower,) = self.company.typical([taken / _seconds(known)])
+        played = self._play(method, parcel, taped, copies=lanes)
+        if played is None:
+            return cores
+        (slower,) = self.company.typical([median(map(sum, played.rounds)) / lanes / taped.seconds])
         each = share / lanes
         return max(min(cores, each), slower * each if slower > 1 else 0.0)
+
+    def _play(
+        self, method: Method, parcel: Parcel, taped: Taped, *, beside: Step | None = None, copies: int = 1
+    ) -> Played | None:
+        """A bucket in company; None where that went another way on some rank."""
+        if taped.tape is None:
+            return None
+        self.company.together()
+        what, before = (method, parcel, self._flat(parcel), taped.ranks, taped.tape), self._before()
+        played = play(*what, BESIDE, before=before, beside=beside, company=self.company, copies=copies)
+        return played if self.company.agree(len(played.rounds)) and played.rounds else None
+
+    def _before(self) -> Step:
+        """What comes before a bucket: a step of training; where that takes long, or is not known, a wait at least."""
+        (seconds,) = self.company.slowest([self.computing.step])
+        return Pause() if self.step is None or seconds > LONG else self.step
 
     def _flat(self, parcel: Parcel) -> Tensor:
         return torch.cat([self.grads[item.name] for item in parcel.items])
@@ -118,18 +171,13 @@ class Profile:
         if self.step is None or not made.codec or self.device.queued:
             return 1.0, 1.0
         parcel = self._largest(method)
-        known = self._recorded(method, parcel, ranks).scripts
-        flat, times = self._flat(parcel), list[float]()
-        self.company.together()
-        with ThreadPoolExecutor(1) as lane:
-            going = lane.submit(record, method, parcel, flat, ranks, BESIDE)
-            while not times or not going.done():
-                start = time.perf_counter()
-                self.step()
-                times.append(time.perf_counter() - start)
-        whole = times[:-1] or times  # the last may have had the machine to itself
+        self._recorded(method, parcel, ranks)
+        taped = self._taped.get((method.id, parcel.layout.shapes))
+        played = None if taped is None else self._play(method, parcel, taped, beside=self.step)
+        if taped is None or played is None:
+            return 1.0, 1.0
         slower = self.company.typical(
-            [_seconds(going.result().scripts) / _seconds(known), median(whole) / self.computing.step]
+            [median(map(sum, played.rounds)) / taped.seconds, median(played.steps) / self.computing.step]
         )
         cores = self.computing.cores + _cores(made.scripts)
         expected = max(1.0, cores / self.computing.share)
@@ -145,6 +193,14 @@ def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]
     figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
     return tuple(
         replace(s, parts=tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in s.parts))
+        for s in scripts
+    )
+
+
+def _at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
+    """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
+    return tuple(
+        replace(s, parts=tuple(p._replace(cores=min(p.cores, share)) if isinstance(p, Work) else p for p in s.parts))
         for s in scripts
     )
 

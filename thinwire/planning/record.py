@@ -30,6 +30,7 @@ from thinwire.engine.telemetry import Telemetry
 from thinwire.engine.transport import Transport
 from thinwire.engine.transport import Work as Piece
 from thinwire.planning.device import Device, Host
+from thinwire.planning.playback import Tape, copied
 from thinwire.planning.script import After, Ask, Part, Script, Work, asked, extended
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from thinwire.engine.plan import Parcel
 
 T = TypeVar("T")
-HOST = Host()
+HOST, NOTHING = Host(), Tape()
 FEW, EXACT = 4, 8  # ranks that are recorded as they are are at most EXACT; more are extended from both
 MOST = 16  # ranks of a recording where what happens depends on their number
 APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
@@ -52,13 +53,31 @@ class Recorded(NamedTuple):
 
     scripts: tuple[Script, ...]
     owes: bool = False
+    tape: Tape = NOTHING  # of the last pass, where one was asked for
+
+
+Again = Callable[[Recorded, int], Recorded]
 
 
 def record(
-    method: Method, parcel: Parcel, grad: Tensor, ranks: int, rounds: int = 3, device: Device = HOST
+    method: Method,
+    parcel: Parcel,
+    grad: Tensor,
+    ranks: int,
+    rounds: int = 3,
+    device: Device = HOST,
+    again: Again | None = None,
 ) -> Recorded:
-    """One bucket's round, for any number of ranks; without the agreement that plain sums of a pass make together."""
-    return _for(ranks, lambda n: _recorded(method, (parcel,), (grad,), n, rounds, device), method.id)
+    """One bucket's round, for any number of ranks; without the agreement that plain sums of a pass make together.
+
+    `again` may time what was recorded of some number of ranks in another way.
+    """
+
+    def found(n: int) -> Recorded:
+        once = _recorded(method, (parcel,), (grad,), n, rounds, device, tapes=again is not None).typical
+        return once if again is None else again(once, n)._replace(tape=NOTHING)
+
+    return _for(ranks, found, method.id)
 
 
 def record_agreement(
@@ -73,15 +92,15 @@ def record_agreement(
         for parcel in parcels
     ]
     grads = [torch.ones(len(parcel.items), device=parcel.items[0].device) for parcel in small]
-    found = _for(ranks, lambda n: _recorded(method, small, grads, n, rounds, device, agrees=True), method.id)
+    found = _for(ranks, lambda n: _recorded(method, small, grads, n, rounds, device, agrees=True).typical, method.id)
     return found.scripts[-1]
 
 
-def _for(ranks: int, found: Callable[[int], _Passes], name: str) -> Recorded:
+def _for(ranks: int, found: Callable[[int], Recorded], name: str) -> Recorded:
     """What was found for so many ranks: recorded as they are, or extended from fewer."""
     if ranks <= EXACT:
-        return found(ranks).typical
-    few, more = (found(n).typical for n in (FEW, EXACT))
+        return found(ranks)
+    few, more = (found(n) for n in (FEW, EXACT))
     if [script.shape for script in few.scripts] == [script.shape for script in more.scripts]:
         pairs = zip(few.scripts, more.scripts, strict=True)
         return more._replace(scripts=tuple(extended((FEW, a), (EXACT, b), ranks) for a, b in pairs))
@@ -90,7 +109,7 @@ def _for(ranks: int, found: Callable[[int], _Passes], name: str) -> Recorded:
             f"{name} sends other messages on every number of ranks, and is recorded for {MOST} at most; "
             f"write hosts={MOST}, or leave it out"
         )
-    return found(ranks).typical
+    return found(ranks)
 
 
 @final
@@ -100,6 +119,7 @@ class _Passes:
 
     scripts: list[tuple[Script, ...]] = field(default_factory=list)
     owes: bool = False
+    tape: Tape = NOTHING  # of the last pass
 
     @property
     def typical(self) -> Recorded:
@@ -110,7 +130,7 @@ class _Passes:
         for at, script in enumerate(last):
             parts = (_middle([one[at].parts[place] for one in alike]) for place in range(len(script.parts)))
             scripts.append(replace(script, parts=tuple(parts)))
-        return Recorded(tuple(scripts), self.owes)
+        return Recorded(tuple(scripts), self.owes, self.tape)
 
 
 def _recorded(
@@ -122,6 +142,7 @@ def _recorded(
     device: Device,
     *,
     agrees: bool = False,
+    tapes: bool = False,
 ) -> _Passes:
     """Several passes over some buckets, with the agreement at their end or without; one before them is not noted."""
     clock = VirtualClock(ranks, INSTANT)
@@ -129,7 +150,7 @@ def _recorded(
     lanes = method.lanes(parcels[0].items[0].device.type)
 
     async def life(rank: int) -> None:
-        transport = Recorder(clock, rank, lanes, device)
+        transport = Recorder(clock, rank, lanes, device, tapes=tapes and rank == 0)
         telemetry = Telemetry(transport.now, transport.traffic, clock.size)
         first = method.sync.warmup + 1  # the first round of all also measures the error
         runner = Runner(method, transport, telemetry, Motion(None, depth_of(method)), 0, first)
@@ -156,6 +177,7 @@ def _recorded(
             runner.end_round()
             if rank == 0 and number:
                 found.scripts.append(transport.scripts())
+                found.tape = Tape(first + number, transport.tape)
 
     with torch.no_grad(), device.restored():  # ranks enter and leave streams in turns
         for rank in range(ranks):
@@ -176,19 +198,25 @@ def _middle(parts: Sequence[Part]) -> Part:
 class Recorder(Transport):
     """The transport of one rank, on a clock. It notes the pieces of work of a round and what each of them did."""
 
-    def __init__(self, clock: VirtualClock, rank: int, lanes: int, device: Device) -> None:
+    def __init__(self, clock: VirtualClock, rank: int, lanes: int, device: Device, *, tapes: bool) -> None:
         self.clock, self.rank, self.device = clock, rank, device
         self.comm, self.timeout, self.drops = clock.comm(rank), math.inf, False
         self.traffic = [clock.traffic[rank]]
         self.now = lambda: clock.now
         self._pieces: dict[Task[Any], list[Part]] = {}
         self._weights: list[int | None] = []
+        self._tapes, self._tape = tapes, list[list[Any]]()
         self._last: list[Task[Any] | None] = [None] * lanes
         self._launched = 0
 
     def begin(self) -> None:
         """Forget the pieces of earlier rounds."""
-        self._pieces, self._weights = {}, []
+        self._pieces, self._weights, self._tape = {}, [], []
+
+    @property
+    def tape(self) -> tuple[tuple[Any, ...], ...]:
+        """What the requests of the pieces since then were answered with."""
+        return tuple(map(tuple, self._tape))
 
     def scripts(self) -> tuple[Script, ...]:
         """What the pieces since then did."""
@@ -204,25 +232,32 @@ class Recorder(Transport):
         """A task in the channel of the lane whose turn it is."""
         lane = self._launched % len(self._last)
         parts: list[Any] = []
+        tape: list[Any] | None = [] if self._tapes else None
         self._launched += 1
-        made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, parts), channel=1 + lane)
+        made = self.clock.spawn(self.rank, self._in_turn(self._last[lane], work, parts, tape), channel=1 + lane)
         self._last[lane] = made
         self._pieces[made] = parts
         self._weights.append(weight)
+        if tape is not None:
+            self._tape.append(tape)
         return made
 
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """Nothing runs beside the rounds that are recorded."""
         raise AssertionError("a method that exchanges beside its steps is not recorded")
 
-    async def _in_turn(self, earlier: Task[Any] | None, work: Piece[T], parts: list[Any]) -> T:
+    async def _in_turn(
+        self, earlier: Task[Any] | None, work: Piece[T], parts: list[Any], tape: list[Any] | None
+    ) -> T:
         if earlier is not None and not earlier.done:
             await earlier
-        return await _noted(work(self.comm), parts, self.rank, self.device)
+        return await _noted(work(self.comm), parts, self.rank, self.device, tape)
 
 
 @coroutine
-def _noted(running: Coroutine[Any, Any, T], parts: list[Any], rank: int, device: Device) -> Generator[Any, Any, T]:
+def _noted(
+    running: Coroutine[Any, Any, T], parts: list[Any], rank: int, device: Device, tape: list[Any] | None
+) -> Generator[Any, Any, T]:
     """Pass requests on, and note them and the time between them. Tasks stand for the pieces that are waited for.
 
     Ranks take turns in one thread. On a GPU each has done its work before it is the next one's turn, so that what it
@@ -248,6 +283,8 @@ def _noted(running: Coroutine[Any, Any, T], parts: list[Any], rank: int, device:
         else:
             parts.append(request)
         answer = yield request
+        if tape is not None and isinstance(request, Request):
+            tape.append(copied(answer))
 
 
 def _add(parts: list[Any], wall: float, cpu: float, device: Device) -> None:

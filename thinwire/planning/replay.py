@@ -218,6 +218,7 @@ class _Replay:
             if piece.left > EPSILON:
                 return False
             return self._end(piece)
+        first = 0.0 if piece.begun else self.place.cost(part).first
         if not piece.begun:
             piece.begun, piece.rounds, piece.left = True, part.rounds(self.place.ranks), part.sent(self.place.ranks)
             piece.since = self.now
@@ -228,7 +229,7 @@ class _Replay:
         if piece.rounds:
             piece.rounds -= 1
             link = self.place.link
-            piece.timer = self.place.cost(part).round + link.latency
+            piece.timer = first + self.place.cost(part).round + link.latency
             own = part.sent(self.place.ranks) / part.rounds(self.place.ranks) / link.bytes_per_second
             if own < link.queue:  # longer messages fill the queue themselves, which is part of sending them
                 ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
@@ -285,7 +286,8 @@ class _Replay:
         asks = [part for one in flows if isinstance(part := one.parts[0], Ask)]
         assert len(asks) == len(flows)
         weights, costs = [ask.flows(place.ranks) for ask in asks], [place.cost(ask) for ask in asks]
-        good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks)) for ask in asks]
+        lanes = sum(ask.kind != "ring" for ask in asks)
+        good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks), lanes) for ask in asks]
         own = [1 / cost.byte / part if cost.byte else math.inf for cost, part in zip(costs, good, strict=True)]
         speeds = _shared(place.link.rate / 8, weights, own)
         if self.burst > 0 and speeds:

@@ -62,7 +62,7 @@ def _summed(name: str, items: Sequence[Item], overhead: float, width: int) -> Co
         )
         for bucket in buckets(items, (FIRST, NEXT))
     )
-    return Contestant(name, sendings, LANES, overhead=overhead)
+    return Contestant(name, sendings, LANES, overhead=overhead, back=0.5)
 
 
 def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:

@@ -2,7 +2,7 @@
 // elements add to a vector, and what is left of one that they were taken from.
 //
 // A magnitude is the 31 low bits of the float, compared as an integer: NaN above infinity above every number. Of equal
-// magnitudes the lower index comes first. `top` guesses a threshold from a strided sample, collects what reaches it in
+// magnitudes the lower index comes first. `top` guesses a threshold from a scattered sample, collects what reaches it in
 // one pass over memory, and settles the rest among those few: a bad guess costs another pass, never a wrong answer.
 #include <nanobind/nanobind.h>
 
@@ -155,14 +155,19 @@ uint32_t kth(std::vector<uint32_t>& keys, int64_t k, uint32_t floor) {
     return keys[k - 1];
 }
 
-// A magnitude that somewhat more than k of n elements reach, judging by a strided sample; 0 is always safe.
+// A magnitude that somewhat more than k of n elements reach, judging by a sample; 0 is always safe. One element is taken
+// of every m-th part, at places that do not repeat: of a matrix, equal strides would see a few columns and no others.
 uint32_t guess(const Source& s, int64_t n, int64_t k, double slack, std::vector<uint32_t>& sample) {
     int64_t m = std::min<int64_t>(n, std::max<int64_t>(256, std::min<int64_t>(1 << 14, n / 16)));
     double share = (double)m * (double)k / (double)n;
     int64_t rank = (int64_t)(slack * (share + 4 * std::sqrt(share) + 4));
     if (rank >= m) return 0;
     sample.resize(m);
-    for (int64_t i = 0; i < m; ++i) sample[i] = s.magnitude(n / m * i);
+    const uint64_t part = (uint64_t)(n / m);
+    for (int64_t i = 0; i < m; ++i) {
+        const uint32_t scattered = (uint32_t)i * 2654435769u;  // multiples of the golden ratio
+        sample[i] = s.magnitude((int64_t)(part * (uint64_t)i + (scattered * part >> 32)));
+    }
     return kth(sample, rank, 0);
 }
 
