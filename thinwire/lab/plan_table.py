@@ -12,7 +12,7 @@ from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row, read
 
 COMMANDS = {
-    "plan.csv": "thinwire bench plan --params 4194304 --budget 1",
+    "plan.csv": "thinwire bench plan --hosts 4,8 --params 4194304 --budget 0.3",
     "plan-gpu.csv": "thinwire bench plan --device cuda --params 16777216 --budget 1",
 }
 """What records each file, as root."""
