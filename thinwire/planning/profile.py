@@ -98,21 +98,21 @@ class Profile:
         which = (method.id, parcel.layout.shapes, parcel.compressed, ranks)
         if which not in self._known:
             self.company.together()
-            flat, found = self._flat(parcel), None
-            if not self.device.queued:
-                again = partial(self._again, method, parcel, flat)
-                found = record(method, parcel, flat, ranks, 1, self.device, again)
-            if found is None or (method.id, parcel.layout.shapes) not in self._taped:  # another way than among others
-                found = record(method, parcel, flat, ranks, ROUNDS, self.device)
+            flat = self._flat(parcel)
+            again = None if self.device.queued else partial(self._again, method, parcel, flat)
+            found = record(method, parcel, flat, ranks, ROUNDS, self.device, again)
             scripts = typical(found.scripts, self.company)
             self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
         return self._known[which]
 
     def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
-        """With the times of the engine's lanes. In a round of messages all ranks wait for the slowest of them."""
-        warm = WARM * method.lanes(
-            flat.device.type
-        )  # each lane has threads and memory of its own, which are made as it is used
+        """With the times of the engine's lanes, where these are shorter than those of the recording.
+
+        Either way of timing may be disturbed, and neither makes a codec faster than it is. Played, ranks compute at
+        the same time, and the slowest counts, for which the others would wait in a round of messages; recorded, they
+        take turns, and the median counts.
+        """
+        warm = WARM * method.lanes(flat.device.type)  # each has threads and memory of its own, made as it is used
         before, company = self._before(), self.company
         played = play(method, parcel, flat, n, found.tape, PLAYED, warm=warm, before=before, company=company)
         each = len(played.rounds[0]) if played.rounds else 0
@@ -123,7 +123,9 @@ class Profile:
         self._taped[method.id, parcel.layout.shapes] = Taped(tape, n, median(map(sum, played.rounds)))
         slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
-        return found._replace(scripts=timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)]))
+        scripts = timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)])
+        (recorded,) = company.typical([_seconds(found.scripts)])
+        return found._replace(scripts=scripts) if _seconds(scripts) < recorded else found
 
     def _largest(self, method: Method) -> Parcel:
         return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
@@ -183,6 +185,11 @@ class Profile:
         expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
+
+
+def _seconds(scripts: Sequence[Script]) -> float:
+    """What all pieces compute."""
+    return sum(part.seconds for script in scripts for part in script.parts if isinstance(part, Work))
 
 
 def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
