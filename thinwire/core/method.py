@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import zlib
 from collections.abc import Callable
@@ -29,6 +30,8 @@ class Sizes(NamedTuple):
 
 
 ON_CPU, ON_GPU = Sizes(16.0, 16.0, 5), Sizes(128.0, 128.0, 8)
+LEAST_ON_GPU = 64.0  # of a bucket
+QUARTERS = 4  # buckets of a model on a GPU, as far as these two allow
 
 
 @final
@@ -40,7 +43,8 @@ class Overlap(Config):
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
 
     What is None depends on where the gradients are. On a CPU both sizes are 16, and 5 pieces are open. To a GPU large
-    pieces are no slower than small ones, but the host takes as long to launch them: there both are 128. Of so large
+    pieces are no slower than small ones, but the host takes as long to launch them: there buckets have a quarter of
+    the model, from 64 to 128, so that something travels while backward computes, and chunks have 128. Of so large
     pieces a model has few, and one that waits for another's lane leaves the link idle, so that 8 are open.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
@@ -67,13 +71,15 @@ class Overlap(Config):
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
 
-    def sizes(self, device: str) -> Sizes:
-        """What holds for gradients on this kind of device.
+    def sizes(self, device: str, model_mb: float = math.inf) -> Sizes:
+        """What holds for gradients on this kind of device, of which the model has so many.
 
-        >>> Overlap(chunk_mb=4).sizes("cuda")
-        Sizes(bucket_mb=128.0, chunk_mb=4, in_flight=8)
+        >>> Overlap(chunk_mb=4).sizes("cuda", model_mb=400)
+        Sizes(bucket_mb=100.0, chunk_mb=4, in_flight=8)
         """
         bucket, chunk, open_ = ON_GPU if device == "cuda" else ON_CPU
+        if device == "cuda":
+            bucket = min(bucket, max(LEAST_ON_GPU, model_mb / QUARTERS))
         return Sizes(
             bucket if self.bucket_mb is None else self.bucket_mb,
             chunk if self.chunk_mb is None else self.chunk_mb,

@@ -110,10 +110,11 @@ def make_plan(
         if not i.numel or (i.whole or i.numel) < min_size or any(fnmatchcase(i.name, pattern) for pattern in exclude)
     ]
     aside = {item.name for item in small}
+    whole_mb = 4 * sum(item.numel for item in items) / (1 << 20)
     parcels: list[Parcel] = []
     open_: list[Item] = []
     for item in reversed([i for i in items if i.name not in aside]):
-        limit = max(1, int(overlap.sizes(item.device.type).bucket_mb * (1 << 20) / 4))
+        limit = max(1, int(overlap.sizes(item.device.type, whole_mb).bucket_mb * (1 << 20) / 4))
         full = sum(i.numel for i in open_) + item.numel > limit
         if open_ and (full or (item.group, item.device) != (open_[0].group, open_[0].device)):
             parcels.append(Parcel(tuple(open_), True))

@@ -187,11 +187,6 @@ class Profile:
         return beside, disturbed
 
 
-def _seconds(scripts: Sequence[Script]) -> float:
-    """What all pieces compute."""
-    return sum(part.seconds for script in scripts for part in script.parts if isinstance(part, Work))
-
-
 def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
     """With the median of all ranks in place of what this one measured; as they are where ranks did otherwise."""
     if not company.agree([script.shape for script in scripts]):

@@ -12,6 +12,7 @@ ms.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -65,6 +66,9 @@ MEASURED = (
 )
 
 
+RECORDED = tw.Overlap(bucket_mb=64, chunk_mb=64, in_flight=5)  # the pieces on a GPU when its steps were recorded
+
+
 def load_of(one: Step) -> Load:
     """What was trained."""
     if one.file == "step-hosts-cuda":
@@ -75,6 +79,8 @@ def load_of(one: Step) -> Load:
 def modelled(one: Step) -> float:
     """Milliseconds of the step by the model."""
     method, load, network = tw.method(one.method), load_of(one), tw.Network(one.rate, LATENCY)
+    if one.file == "step-hosts-cuda":
+        method = replace(method, overlap=RECORDED)
     unit = foresee(method, load, HOSTS, steps=1, network=network, costs=Costs(Pass(UNIT, UNIT))).coded / HOSTS
     each = UNIT * one.passes / 1e3 / unit if unit else 0.0
     costs = Costs(Pass(each, each), at_once=THREADS)
