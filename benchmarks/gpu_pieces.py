@@ -2,10 +2,12 @@
 
     sudo python benchmarks/gpu_pieces.py [--rate 10gbit,1gbit] [--trace FOLDER] ID[/MB[/IN_FLIGHT]] ...
 
-`none` is a step without communication. Without MB and IN_FLIGHT a method has the pieces that it has by default. A
-line is the median of four steps, each as long as that of the slowest rank. With --trace, what rank 0's lanes did in
-the last step at each rate is written as a trace file, which Perfetto opens. Ranks that share the GPU through MPS
-(`nvidia-cuda-mps-control -d` before this) run beside each other; without it they take turns.
+The lines are those of benchmarks/data/gpu-pieces.csv, which also says on what machine, when, at which commit and
+with MPS or without it they were measured. `none` is a step without communication. Without MB and IN_FLIGHT a method
+has the pieces that it has by default. A line is the median of four steps, each as long as that of the slowest rank.
+With --trace, what rank 0's lanes did in the last step at each rate is written as a trace file, which Perfetto opens.
+Ranks that share the GPU through MPS (`nvidia-cuda-mps-control -d` before this) run beside each other; without it they
+take turns.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def steps(say: Say, jobs: list[str], rates: list[str], folder: str | None) -> No
                 seconds = torch.tensor([_timed(step) for _ in range(STEPS)])
                 dist.all_reduce(seconds, dist.ReduceOp.MAX)
                 if dist.get_rank() == 0:
-                    say(f"{job},{rate},{1e3 * statistics.median(seconds[1:].tolist()):.0f}")
+                    open_ = "" if method is None else method.lanes("cuda")
+                    say(f"{open_},{job},{rate},{1e3 * statistics.median(seconds[1:].tolist()):.0f}")
                     if folder is not None and wire is not None:
                         wire.trace(Path(folder) / f"{job.replace('/', '-')}-{rate}.json")
             reshape(FREE)
@@ -91,7 +94,7 @@ def main() -> None:
     rates = given.rate.split(",")
     for job in given.jobs:
         wanted(job)
-    print("job,rate,ms")
+    print("in_flight,job,rate,ms")
     with Network(HOSTS, rates[0]) as network:
         launch(steps, HOSTS, given.jobs, rates, given.trace, gpu=True, hosts=network, timeout=1200.0)
 

@@ -33,7 +33,7 @@ from thinwire.lab.bench_gpu import BEFORE, events, read_twice
 SIZE, SMALL, REPEATS, PROCESSES = 1 << 26, 1 << 20, 15, 12
 CHECKED = 3 * 65536 + 700  # elements: whole segments and a part of one, and a narrow last tile
 WAS = Path(__file__).parent / "data" / "kernels-cuda.csv"
-LAUNCH, TIER, FLOATS, TURN = (f"thinwire.kernels.gpu.{name}" for name in ("launch", "tier", "minifloat", "hadamard"))
+LAUNCH, FLOATS, TURN = (f"thinwire.kernels.gpu.{name}" for name in ("launch", "minifloat", "hadamard"))
 
 
 class Variant(NamedTuple):

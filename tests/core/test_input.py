@@ -114,6 +114,7 @@ def test_a_block_larger_than_any_tensor_is_one_block() -> None:
         (lambda: Sync(warmup=-1), "0 or more"),
         (lambda: Sgd(lr=-0.1), "write lr >= 0"),
         (lambda: Overlap(in_flight=0), "in_flight >= 1"),
+        (lambda: Overlap(in_flight=0.5), "in_flight >= 1"),  # type: ignore[arg-type]
         (lambda: Key(rank=1 << 24), r"write 0 <= rank < 2\^24"),
         (lambda: Key(seed=-1), r"write 0 <= seed < 2\^64"),
         (lambda: Key(offset=100), "multiple of 512"),

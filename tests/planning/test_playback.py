@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,14 @@ from torch import nn
 from torch.optim import SGD
 
 import thinwire as tw
+from thinwire.core.comm import Comm
 from thinwire.engine.plan import Item, Parcel, plan_of
 from thinwire.planning.alone import ENGINE, overheads
 from thinwire.planning.company import Company
 from thinwire.planning.computing import measure
 from thinwire.planning.device import Host
 from thinwire.planning.pause import SECONDS, Idle, Pause
-from thinwire.planning.playback import play, timed
+from thinwire.planning.playback import DivergedError, Player, play, timed
 from thinwire.planning.record import Recorded, record
 from thinwire.planning.script import After, Ask, Script, Work
 
@@ -72,6 +74,26 @@ def test_what_goes_another_way_alone_is_not_played() -> None:
         return once
 
     record(method, bucket, grad, 4, 1, again=again)
+
+
+@pytest.mark.parametrize(
+    ("tape", "why"),
+    [
+        ([torch.zeros(2), torch.zeros(2)], "ended after 1 of 2 answers"),
+        ([[torch.zeros(2)]], "something else on the tape"),
+        ([torch.zeros(3)], "something else on the tape"),
+        ([], "after 0 answers"),
+    ],
+)
+def test_a_tape_that_does_not_fit_is_noticed(tape: list[Any], why: str) -> None:
+    player = Player(2)
+
+    async def work(comm: Comm) -> None:
+        await comm.all_reduce(torch.ones(2))
+
+    with pytest.raises(DivergedError, match=why):
+        player.play(work(player.comm), tape, [])
+    player.play(work(player.comm), [torch.zeros(2)], [])
 
 
 def test_chunks_and_copies_have_their_tapes() -> None:

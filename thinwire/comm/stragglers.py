@@ -26,7 +26,7 @@ class Stragglers(ABC):
         """What the seconds of the `turn`-th computation of `rank` are multiplied by."""
 
     def check(self, workers: int) -> None:  # noqa: B027  (most name nobody)
-        """Raise a ValueError if it names a worker that there is not."""
+        """Raise a ValueError if it names a worker that does not exist."""
 
 
 @final

@@ -1,7 +1,7 @@
 """Desk: of the threads of a process that queue work on a GPU, one does so at a time.
 
-Queueing is many short calls, and each gives the interpreter's lock away and asks for it back. Five threads that do
-nothing else wake each other up at every call, and that takes longer than the calls.
+Queueing is many short calls, and each gives the interpreter's lock away and asks for it back. Several threads that
+do nothing else wake each other up at every call, and that takes longer than the calls.
 So a thread sits down at the desk to queue, and stands up while it waits for a GPU, the network or another thread.
 
 Whoever has the lowest `number` is next: the order in which work was launched, which is the same on all ranks, so that

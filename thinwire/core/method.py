@@ -44,8 +44,8 @@ class Overlap(Config):
 
     What is None depends on where the gradients are. On a CPU both sizes are 16, and 5 pieces are open. To a GPU large
     pieces are no slower than small ones, but the host takes as long to launch them: there buckets have a quarter of
-    the model, from 64 to 128, so that something travels while backward computes, and chunks have 128. Of so large
-    pieces a model has few, and one that waits for another's lane leaves the link idle, so that 8 are open.
+    the model, from 64 to 128, so that something travels while backward computes, and chunks have 128. A model has few
+    pieces this large, and one that waits for another's lane leaves the link idle; therefore 8 are open.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
     what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
@@ -65,14 +65,14 @@ class Overlap(Config):
     def __post_init__(self) -> None:
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
-        if min(self.sizes("cpu")) <= 0:
+        if min(self.sizes("cpu")) <= 0 or self.sizes("cpu").in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
 
     def sizes(self, device: str, model_mb: float = math.inf) -> Sizes:
-        """What holds for gradients on this kind of device, of which the model has so many.
+        """What the settings are for gradients on this kind of device, in a model of so many megabytes.
 
         >>> Overlap(chunk_mb=4).sizes("cuda", model_mb=400)
         Sizes(bucket_mb=100.0, chunk_mb=4, in_flight=8)
@@ -149,7 +149,7 @@ def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Met
         @wraps(make)
         def labelled(*args: P.args, **kwargs: P.kwargs) -> Method:
             wrong = next((key for key in kwargs if key not in taken.parameters), None)
-            if wrong is not None:
+            if wrong is not None and not any(one.kind is one.VAR_KEYWORD for one in taken.parameters.values()):
                 raise TypeError(f"method '{name}' has no setting '{wrong}'{suggest(wrong, taken.parameters)}")
             bound = taken.bind(*args, **kwargs).arguments
             label = make_id(name, {k: (v, taken.parameters[k].default) for k, v in bound.items()})

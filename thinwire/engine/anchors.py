@@ -61,13 +61,15 @@ class Anchors:
 
     def take_mean(self, bucket: Bucket, members: Sequence[Trained]) -> None:
         """Move anchor and parameters by what lies in the buffer, both to the same place, in one pass."""
-        starts = bucket.cut(bucket.extra["anchor"])
-        for d, start, one in zip(bucket.views, starts, members, strict=True):
-            if _plain(d, one.local) and start.is_cpu:
-                kernels.select(d).difference(start, d, one.local, again=start)
-            else:
-                start.sub_(d.to(start.device))
-                one.local.copy_(start)
+        anchor = bucket.extra["anchor"]
+        if not all(_plain(view, one.local) for view, one in zip(bucket.views, members, strict=True)):
+            anchor.sub_(bucket.flat.to(anchor.device))  # one copy for all tensors, where it lies elsewhere
+            for value, one in zip(bucket.cut(anchor.to(bucket.flat.device)), members, strict=True):
+                one.local.copy_(value)
+            return
+        for d, start, one in zip(bucket.views, bucket.cut(anchor), members, strict=True):
+            kernels.select(d).difference(start, d, one.local, again=start)
+            torch.autograd.graph.increment_version(one.local)  # autograd has not seen it change
 
     def step(self, buckets: Sequence[Bucket]) -> None:
         """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""

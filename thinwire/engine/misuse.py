@@ -201,7 +201,7 @@ def refuse_wrapper(model: nn.Module) -> RemovableHandle:
 
 @final
 class _BeforeForward:
-    """A hook that leaves nothing of itself in a model that is saved whole, or copied."""
+    """A hook of which nothing acts on in a model that is saved whole, or copied."""
 
     def __init__(self, sharded: dict[int, str]) -> None:
         self._before, self._looked = sharded, False

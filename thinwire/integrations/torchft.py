@@ -125,7 +125,7 @@ def outer(
     check_optimizer(optimizer)
     check_free(optimizer)
     check_membership(method)
-    lanes = max(method.lanes(p.device.type) for p in model.parameters())
+    lanes = max((method.lanes(p.device.type) for p in model.parameters() if p.requires_grad), default=1)
     crews = Managed(manager, lanes, timeout)
     settings = Settings(min_size, tuple_of(exclude), seed)
     return Member(model, optimizer, method, crews, settings)

@@ -52,6 +52,9 @@ class DivergedError(RuntimeError):
     """Alone, a piece of work goes another way than among the others, and the tape does not fit."""
 
 
+ENDING = 5.0  # seconds that threads are given to end
+
+
 class Played(NamedTuple):
     """By round, the seconds before each message and after the last, by piece; and those of steps beside them."""
 
@@ -75,6 +78,8 @@ class Player:
                 try:
                     request = running.send(answer)
                 except StopIteration as done:
+                    if at != len(tape):
+                        raise DivergedError(f"ended after {at} of {len(tape)} answers") from None
                     spent.append(before + time.perf_counter() - start)
                     result: T = done.value
                     return result
@@ -137,8 +142,9 @@ class Playback(Transport):
         raise AssertionError("a method that exchanges beside its steps is not played")
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads: what they would still do would disturb what is timed next."""
         self._lane.close()
+        self._lane.join(ENDING)
 
 
 def copied(answer: Any) -> Any:
@@ -153,8 +159,8 @@ def copied(answer: Any) -> Any:
 def _answer(request: Request[Any], taped: Any) -> Any:
     """As the engine's driver has it: sums are written to where their terms were."""
     if isinstance(request, AllReduceRequest):
-        if request.x.shape != taped.shape:
-            raise DivergedError(f"a sum of {tuple(request.x.shape)} elements, and {tuple(taped.shape)} on the tape")
+        if not isinstance(taped, torch.Tensor) or request.x.shape != taped.shape:
+            raise DivergedError(f"a sum of {tuple(request.x.shape)} elements, and something else on the tape")
         return request.x.copy_(taped)
     return copied(taped)
 

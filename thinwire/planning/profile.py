@@ -25,7 +25,7 @@ from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
 from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
-from thinwire.planning.record import Recorded, record, record_agreement
+from thinwire.planning.record import EXACT, Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Script, Work
 
@@ -99,7 +99,9 @@ class Profile:
         if which not in self._known:
             self.company.together()
             flat = self._flat(parcel)
-            again = None if self.device.queued else partial(self._again, method, parcel, flat)
+            # Each rank finds by itself whether more are extended from fewer, so that they could not play together.
+            plays = not self.device.queued and (ranks <= EXACT or self.company.everybody is None)
+            again = partial(self._again, method, parcel, flat) if plays else None
             found = record(method, parcel, flat, ranks, ROUNDS, self.device, again)
             scripts = typical(found.scripts, self.company)
             self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
@@ -115,12 +117,13 @@ class Profile:
         warm = WARM * method.lanes(flat.device.type)  # each has threads and memory of its own, made as it is used
         before, company = self._before(), self.company
         played = play(method, parcel, flat, n, found.tape, PLAYED, warm=warm, before=before, company=company)
-        each = len(played.rounds[0]) if played.rounds else 0
-        if not company.agree(each) or not each:
+        lengths = [len(one) for one in played.rounds]
+        if not company.agree(lengths) or len(set(lengths)) != 1:
             return found
+        each = lengths[0]
         largest = self._largest(method).layout.shapes
         tape = found.tape if parcel.layout.shapes == largest else None
-        self._taped[method.id, parcel.layout.shapes] = Taped(tape, n, median(map(sum, played.rounds)))
+        self._taped[method.id, parcel.layout.shapes, n] = Taped(tape, n, median(map(sum, played.rounds)))
         slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
         scripts = timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)])
@@ -139,7 +142,7 @@ class Profile:
         parcel = self._largest(method)
         known, share = self._recorded(method, parcel, ranks).scripts, self.computing.share
         cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
-        taped = self._taped.get((method.id, parcel.layout.shapes))
+        taped = self._tape(method, parcel, ranks)
         if lanes < 2 or taped is None:
             return cores
         played = self._play(method, parcel, taped, copies=lanes)
@@ -157,8 +160,16 @@ class Profile:
             return None
         self.company.together()
         what, before = (method, parcel, self._flat(parcel), taped.ranks, taped.tape), self._before()
-        played = play(*what, BESIDE, before=before, beside=beside, company=self.company, copies=copies)
+        warm = (
+            WARM if copies > 1 else WARM * method.lanes(parcel.items[0].device.type)
+        )  # copies fill all lanes in one round
+        played = play(*what, BESIDE, warm=warm, before=before, beside=beside, company=self.company, copies=copies)
         return played if self.company.agree(len(played.rounds)) and played.rounds else None
+
+    def _tape(self, method: Method, parcel: Parcel, ranks: int) -> Taped | None:
+        """That of so many ranks, or of the most from which they were extended."""
+        which = (method.id, parcel.layout.shapes)
+        return self._taped.get((*which, ranks)) or self._taped.get((*which, EXACT))
 
     def _before(self) -> Step:
         """What comes before a bucket: a step of training; where that takes long, or is not known, a wait at least."""
@@ -174,7 +185,7 @@ class Profile:
             return 1.0, 1.0
         parcel = self._largest(method)
         self._recorded(method, parcel, ranks)
-        taped = self._taped.get((method.id, parcel.layout.shapes))
+        taped = self._tape(method, parcel, ranks)
         played = None if taped is None else self._play(method, parcel, taped, beside=self.step)
         if taped is None or played is None:
             return 1.0, 1.0

@@ -49,7 +49,7 @@ def reciprocal(scale):
 def quotient(p, s, y):
     """p / s of |p| <= s, rounded once, unless it is far below 1: then only its size is right, and its sign is not.
 
-    So does the processor's division end; what it does besides is for numbers that are not found here.
+    The processor's own division ends this way; what it does besides is for numbers that are not found here.
     """
     if INTERPRETED:
         return tl.div_rn(p, s)
@@ -163,9 +163,13 @@ def decode(
     c0, c1, c2, c3, c4, c5, c6, c7,
     out, n, tiles, tile0, lanes, size, weight,
     TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
+    SIZE: tl.constexpr, COUNT: tl.constexpr, FRESH: tl.constexpr, FULL: tl.constexpr, NATIVE: tl.constexpr,
+    NB: tl.constexpr,
 ):  # fmt: skip
-    """Tiles tile0, tile0 + 1, ...: `NB` per program; COUNT payloads, their scales and codes given one by one."""
+    """Tiles tile0, tile0 + 1, ...: `NB` per program; COUNT payloads, their scales and codes given one by one.
+
+    NATIVE: the processor converts e4m3.
+    """
     tile = tile0 + tl.program_id(0) * NB + tl.arange(0, NB)
     lane = tl.arange(0, 64)[None, :]
     live = tile < tiles
@@ -178,7 +182,7 @@ def decode(
     for i in tl.static_range(COUNT):
         rows = add_one(
             rows, sides[i], codes[i], tile, lane, width, live, here, base, size, weight,
-            TOP, BIAS, MANTISSA, WIDTH, MODE, SIZE, FULL, NB,
+            TOP, BIAS, MANTISSA, WIDTH, MODE, SIZE, FULL, NATIVE, NB,
         )  # fmt: skip
     write(out, rows, base, width, here, n, FULL)
 
@@ -198,11 +202,11 @@ def spread(scales, tile, live, TOP: tl.constexpr, ROW: tl.constexpr, SIZE: tl.co
 def add_one(
     rows, scales, codes, tile, lane, width, live, here, base, size, weight,
     TOP: tl.constexpr, BIAS: tl.constexpr, MANTISSA: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, FULL: tl.constexpr, NB: tl.constexpr,
+    SIZE: tl.constexpr, FULL: tl.constexpr, NATIVE: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
     """The rows with one payload added."""
     HALVES: tl.constexpr = FULL & (MANTISSA == 2)  # measured: it does not pay for the others
-    E4M3: tl.constexpr = FULL & (MANTISSA == 3) & (not INTERPRETED)  # which the processor converts
+    E4M3: tl.constexpr = FULL & (MANTISSA == 3) & NATIVE
     if E4M3:
         planes = load_bytes(codes, tile, lane, live, WIDTH)
     elif HALVES:

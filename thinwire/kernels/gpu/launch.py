@@ -20,7 +20,7 @@ NARROW = 4, 2  # the same for fields of one or two bits, where something is enco
 ONE_WARP = 2, 1  # and where it is encoded without, in fields of at most `FEW_BITS`: nobody waits at a barrier
 FEW_BITS = 5
 TURNED = True  # where scales are found before an encode, it begins with what was read last
-FEW_REGISTERS = 64  # measured for decoders: the compiler's own choice keeps too few threads under way
+FEW_REGISTERS = 64  # measured: the compiler's own choice keeps too few threads under way
 
 
 def on(x: Tensor) -> AbstractContextManager[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,10 +98,17 @@ def add(
                     COUNT=len(some),
                     FRESH=fresh and at == 0,
                     FULL=part.full,
+                    NATIVE=_native(out.device),
                     NB=part.per_program,
                     num_warps=WARPS if part.full else 1,
                     **PRECISE,
                 )
+
+
+@cache
+def _native(device: torch.device) -> bool:
+    """Whether the processor converts floats of 8 bits by itself: GPUs do from compute capability 8.9 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _constants(form: Format, blocks: Blocks, mode: int) -> dict[str, Any]:
