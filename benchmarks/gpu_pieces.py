@@ -16,8 +16,6 @@ import argparse
 import copy
 import gc
 import statistics
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +26,12 @@ from torch.optim import SGD
 
 import thinwire as tw
 from thinwire.lab import gpt2
-from thinwire.lab.bench_hosts import FREE, GPU_BATCH, SEQUENCE, reshape
+from thinwire.lab.bench_hosts import FREE, GPU_BATCH, SEQUENCE, Contestant, over_ranks, reshape, sample
+from thinwire.lab.bench_step import done
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
 
-HOSTS, WARM, STEPS = 4, 4, 5
+HOSTS, STEPS = 4, 5
 
 
 def wanted(job: str) -> tw.Method | None:
@@ -54,34 +53,24 @@ def steps(say: Say, jobs: list[str], rates: list[str], folder: str | None) -> No
     for job in jobs:
         net, method = copy.deepcopy(whole), wanted(job)
         optimizer = SGD(net.parameters(), lr=1e-3)
-        step = gpt2.stepper(net, words, optimizer)
+        contestant = Contestant(done(gpt2.stepper(net, words, optimizer), "cuda"))
         with ExitStack() as stack:
             wire = None if method is None else stack.enter_context(tw.attach(net, optimizer, method))
             reshape(FREE)
-            for _ in range(WARM):
-                step()
+            for _ in range(contestant.warmup):
+                contestant.step()
             for rate in rates:
                 reshape(rate)
-                seconds = torch.tensor([_timed(step) for _ in range(STEPS)])
-                dist.all_reduce(seconds, dist.ReduceOp.MAX)
+                seconds = over_ranks([sample(contestant) for _ in range(STEPS)], dist.ReduceOp.MAX)
                 if dist.get_rank() == 0:
                     open_ = "" if method is None else method.lanes("cuda")
-                    say(f"{open_},{job},{rate},{1e3 * statistics.median(seconds[1:].tolist()):.0f}")
+                    say(f"{open_},{job},{rate},{1e3 * statistics.median(seconds[1:]):.0f}")
                     if folder is not None and wire is not None:
                         wire.trace(Path(folder) / f"{job.replace('/', '-')}-{rate}.json")
             reshape(FREE)
-        del net, optimizer, step, wire
+        del net, optimizer, contestant, wire
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def _timed(step: Callable[[], None]) -> float:
-    dist.barrier()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def main() -> None:

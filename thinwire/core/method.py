@@ -65,7 +65,8 @@ class Overlap(Config):
     def __post_init__(self) -> None:
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
-        if min(self.sizes("cpu")) <= 0 or self.sizes("cpu").in_flight < 1:
+        sizes = self.sizes("cpu")
+        if min(sizes) <= 0 or sizes.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"

@@ -10,12 +10,12 @@ moments and its count of steps as they are. After the step the gradients are bac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, final, get_args
 
 import torch
 
+from thinwire.engine.agreement import finite
 from thinwire.engine.local import local
 
 if TYPE_CHECKING:
@@ -85,6 +85,6 @@ def _finite(grads: list[Tensor]) -> bool:
     """On the host a sum per tensor decides; on a GPU one length, and one wait. Either may merely have overflowed."""
     dense = [g.coalesce().values() if g.is_sparse else g for g in grads]
     if all(g.is_cpu for g in dense):
-        return all(math.isfinite(float(g.sum())) or bool(g.isfinite().all()) for g in dense)
+        return all(finite(g) for g in dense)
     length = torch.nn.utils.get_total_norm(dense)
     return bool(length.isfinite()) or all(bool(g.isfinite().all()) for g in dense)
