@@ -32,6 +32,20 @@ void noise(const Noise& key, int64_t n, uint32_t* out, int threads) {
     parallel_for(tiles_of(n), GRAIN / TILE, threads, noise_range, &j);
 }
 
+// Elements of tiles t0 .. t1 - 1 of n: `wide` writes V of them from a place on and returns their bits, `one` a single
+// element; returns whether one of them is not finite.
+template <class Wide, class One>
+inline bool any_broken(int64_t t0, int64_t t1, int64_t n, Wide wide, One one) {
+    const int64_t stop = t1 * TILE < n ? t1 * TILE : n;
+    int64_t i = t0 * TILE;
+    i32v broken{};
+    for (; i + V <= stop; i += V) broken |= (wide(i) & 0x7F800000) == 0x7F800000;
+    int any = 0;
+    for (int k = 0; k < V; ++k) any |= broken[k];
+    for (; i < stop; ++i) any |= (one(i) & 0x7F800000) == 0x7F800000;
+    return any;
+}
+
 struct CopyJob {
     const float* x;
     float* out;
@@ -41,23 +55,18 @@ struct CopyJob {
 
 void copy_range(void* ctx, int64_t t0, int64_t t1) {
     CopyJob& j = *(CopyJob*)ctx;
-    const int64_t stop = t1 * TILE < j.n ? t1 * TILE : j.n;
-    int64_t i = t0 * TILE;
-    i32v broken{};
-    for (; i + V <= stop; i += V) {
+    const auto wide = [&j](int64_t i) {
         const i32v bits = load<i32v>(j.x + i);
         store(j.out + i, bits);
-        broken |= (bits & 0x7F800000) == 0x7F800000;
-    }
-    int any = 0;
-    for (int k = 0; k < V; ++k) any |= broken[k];
-    for (; i < stop; ++i) {
+        return bits;
+    };
+    const auto one = [&j](int64_t i) {
         int32_t bits;
         memcpy(&bits, j.x + i, 4);
         memcpy(j.out + i, &bits, 4);
-        any |= (bits & 0x7F800000) == 0x7F800000;
-    }
-    if (any) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+        return bits;
+    };
+    if (any_broken(t0, t1, j.n, wide, one)) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
 }
 
 // Copies, and returns whether every element is finite.
@@ -79,26 +88,21 @@ struct DifferenceJob {
 template <bool AGAIN>
 void difference_range(void* ctx, int64_t t0, int64_t t1) {
     DifferenceJob& j = *(DifferenceJob*)ctx;
-    const int64_t stop = t1 * TILE < j.n ? t1 * TILE : j.n;
-    int64_t i = t0 * TILE;
-    i32v broken{};
-    for (; i + V <= stop; i += V) {
+    const auto wide = [&j](int64_t i) {
         const f32v d = load<f32v>(j.a + i) - load<f32v>(j.b + i);
         store(j.out + i, d);
         if (AGAIN) store(j.again + i, d);
-        broken |= ((i32v)d & 0x7F800000) == 0x7F800000;
-    }
-    int any = 0;
-    for (int k = 0; k < V; ++k) any |= broken[k];
-    for (; i < stop; ++i) {
+        return (i32v)d;
+    };
+    const auto one = [&j](int64_t i) {
         const float d = j.a[i] - j.b[i];
         j.out[i] = d;
         if (AGAIN) j.again[i] = d;
         int32_t bits;
         memcpy(&bits, &d, 4);
-        any |= (bits & 0x7F800000) == 0x7F800000;
-    }
-    if (any) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+        return bits;
+    };
+    if (any_broken(t0, t1, j.n, wide, one)) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
 }
 
 // Writes a - b to out, and to `again` unless that is null; returns whether every element of it is finite.
