@@ -75,6 +75,7 @@ def _turn(
     program = tl.program_id(0).to(tl.int64)
     base = begin // 128 * 128
     if FIRST:
+        program = tl.num_programs(0) - 1 - program  # what the first pass wrote last is still in the cache
         base += program // (APART // RUN) * (APART << STAGES) + program % (APART // RUN) * RUN
     else:
         base += program * TILE
