@@ -41,7 +41,9 @@ def wanted(job: str) -> tw.Method | None:
         return None
     megabytes, _, open_ = sizes.partition("/")
     size = float(megabytes) if megabytes else None
-    overlap = tw.Overlap(bucket_mb=size, chunk_mb=size, in_flight=int(open_) if open_ else None)
+    overlap = tw.Overlap(bucket_mb=size, chunk_mb=size)
+    if open_:
+        overlap = replace(overlap, in_flight=int(open_))
     return replace(tw.method(name), overlap=overlap)
 
 

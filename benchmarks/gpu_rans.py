@@ -39,14 +39,14 @@ def check(width: int, sigma: float, chunk: int) -> None:
         out, here = torch.zeros(room, dtype=torch.uint8, device="cuda"), torch.zeros(room, dtype=torch.uint8)
         used = cpp.encode(symbols.cpu(), here[1:], width, chunk or cpp.LIKE_A_GPU)
         here[0] = native.CODED
-        size = int(rans.encode(symbols, width, out, chunk))
+        size = int(rans.encode([symbols], width, [out], chunk))
         assert size == 1 + used, (size, used)
         assert torch.equal(out[:size].cpu(), here[:size])
         back = torch.zeros_like(symbols)
-        assert int(rans.decode(out[:size].clone(), width, back)) == 0
+        assert int(rans.decode([out[:size].clone()], width, [back])) == 0
         assert torch.equal(back, symbols)
         out[size // 2] ^= 1
-        assert int(rans.decode(out[:size].clone(), width, back)) != 0
+        assert int(rans.decode([out[:size].clone()], width, [back])) != 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Case:
 
     def encode(self, chunk: int = 0, tuning: rans.Tuning = rans.TUNING) -> Tensor:
         """How many bytes, on the device."""
-        return rans.encode(self.symbols, self.width, self.out, chunk, tuning)
+        return rans.encode([self.symbols], self.width, [self.out], chunk, tuning)
 
     def line(self, chunk: int, variant: str, tuning: rans.Tuning) -> str:
         """Both speeds."""
         data = self.out[: int(self.encode(chunk, tuning))].clone()
         up = milliseconds(lambda: self.encode(chunk, tuning))
-        down = milliseconds(lambda: rans.decode(data, self.width, self.back, tuning))
+        down = milliseconds(lambda: rans.decode([data], self.width, [self.back], tuning))
         n = self.symbols.numel()
         return (
             f"{self.name:9} chunk {int(data[2]):2}{' ' if chunk else '*'} {variant:14}"
@@ -85,7 +85,7 @@ class Case:
     def parts(self) -> str:
         """Each kernel's time."""
         data = self.out[: int(self.encode())].clone()
-        down = kernels(lambda: rans.decode(data, self.width, self.back))
+        down = kernels(lambda: rans.decode([data], self.width, [self.back]))
         return f"  encode: {kernels(self.encode)}\n  decode: {down}"
 
 

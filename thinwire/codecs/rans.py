@@ -35,6 +35,8 @@ from thinwire.kernels.spec import together
 from thinwire.kernels.table import find
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -82,19 +84,42 @@ class Rans(Codec):
 
     def begin_write(self, symbols: Tensor, width: int, out: Tensor) -> Tensor | int:
         """Pack; the bytes used, which a GPU keeps in a tensor of its own, or `BAD_SYMBOL`."""
-        if not symbols.numel():
-            return 0
-        symbols = whole(self.id, symbols, width)
-        return find("rans.encode", symbols, encode_frame)(symbols, width, out)
+        return self.begin_write_all([symbols], width, [out])[0]
 
     def begin_read(self, data: Tensor, width: int, out: Tensor) -> Tensor | int:
         """Unpack one byte or more; a fault (see `native.FAULTS`), which a GPU keeps in a tensor of its own, or 0."""
-        return find("rans.decode", data, decode_frame)(data.detach().contiguous(), width, out)
+        return self.begin_read_all([data], width, [out])[0]
+
+    def begin_write_all(self, symbols: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor | int]:
+        """The same for several vectors."""
+        some = [place for place, one in enumerate(symbols) if one.numel()]
+        used: list[Tensor | int] = [0] * len(symbols)
+        if some:
+            given = [whole(self.id, symbols[place], width) for place in some]
+            made = find("rans.encode", given[0], encode_frames)(given, width, [out[place] for place in some])
+            for place, size in zip(some, made, strict=True):
+                used[place] = size
+        return used
+
+    def begin_read_all(self, data: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor | int]:
+        """The same for several messages."""
+        given = [one.detach().contiguous() for one in data]
+        return list(find("rans.decode", given[0], decode_frames)(given, width, out))
 
 
 def bad_symbol(symbols: Tensor, width: int) -> ValueError:
     """The error for a symbol that does not fit, which the histogram has seen."""
     return ValueError(f"{Rans.name}: symbol {int(symbols.max())} does not fit {width} bits")
+
+
+def encode_frames(symbols: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[int]:
+    """Frames by C++."""
+    return [encode_frame(one, width, to) for one, to in zip(symbols, out, strict=True)]
+
+
+def decode_frames(data: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[int]:
+    """The symbols of frames by C++."""
+    return [decode_frame(one, width, to) for one, to in zip(data, out, strict=True)]
 
 
 def encode_frame(symbols: Tensor, width: int, out: Tensor) -> int:

@@ -9,6 +9,8 @@ from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -51,3 +53,11 @@ class Codec(Config, ABC):
         """The same, but a fault of `data` may be a number on a GPU that is not 0; `out` then holds anything."""
         self.read(data, width, out)
         return 0
+
+    def begin_write_all(self, symbols: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor | int]:
+        """`begin_write` for several vectors, which a GPU may pack together."""
+        return [self.begin_write(one, width, to) for one, to in zip(symbols, out, strict=True)]
+
+    def begin_read_all(self, data: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor | int]:
+        """`begin_read` for several messages, which a GPU may unpack together."""
+        return [self.begin_read(one, width, to) for one, to in zip(data, out, strict=True)]

@@ -14,6 +14,7 @@ import torch
 from thinwire.core.codec import Codec
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
+from thinwire.core.started import Symbols, Used, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from thinwire.core.payload import Payload
     from thinwire.core.types import Key, Layout
-    from thinwire.core.verdicts import Verdicts
 
 
 class SymbolCompressor(Compressor):
@@ -97,11 +97,9 @@ class Coded(Compressor):
         """The bytes of the side information, and the codec's bound."""
         return self.compressor.side_bytes(layout) + self.codec.bound(layout.numel, self.compressor.width)
 
-    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor:
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
         """Write the side information, then the codec's bytes."""
-        side = self.compressor.side_bytes(layout)
-        symbols = self.compressor.write_symbols(x, layout, key, body[:side])
-        return side + self.codec.begin_write(symbols, self.compressor.width, body[side:])
+        return written([self.start(x, layout, key, body, None)])[0]
 
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
@@ -109,9 +107,20 @@ class Coded(Compressor):
         """Encode, and keep the error, which is known before the codec runs because the codec loses nothing."""
         if not isinstance(self.compressor, FeedbackSymbols):
             return super().write_with_feedback(x, layout, key, body, e, alpha, beta)
-        side = self.compressor.side_bytes(layout)
-        symbols = self.compressor.write_symbols_with_feedback(x, layout, key, body[:side], e, alpha, beta)
-        return side + self.codec.begin_write(symbols, self.compressor.width, body[side:])
+        return written([self.start(x, layout, key, body, (e, alpha, beta))])[0]
+
+    def start(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, fed: tuple[Tensor, float, float] | None
+    ) -> Used:
+        """The side information, and the symbols that the codec is to write."""
+        c, side = self.compressor, self.compressor.side_bytes(layout)
+        if fed is None:
+            symbols = c.write_symbols(x, layout, key, body[:side])
+        elif isinstance(c, FeedbackSymbols):
+            symbols = c.write_symbols_with_feedback(x, layout, key, body[:side], *fed)
+        else:
+            return self.write_with_feedback(x, layout, key, body, *fed)
+        return Symbols(self.codec, symbols, c.width, body[side:], side)
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
         """Decode the symbols and add."""
@@ -125,33 +134,53 @@ class Coded(Compressor):
         self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
     ) -> None:
         """One after another; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
-        if not (self.decodes_any and layout.numel and all(payload.later is not None for payload in payloads)):
+        if not (layout.numel and payloads and all(self._defers(payload) for payload in payloads)):
             super().mean(payloads, layout, out, weight, key)
             return
-        for payload in payloads:
-            self.check(payload, layout, out, key)
-        if not payloads:
-            out.zero_()
         flat = out.detach().view(-1)
-        for place, payload in enumerate(payloads):
-            side, symbols = self._read(payload.aligned().body, layout, payload.later)
+        read = self._read_all([(payload, layout, out, key) for payload in payloads])
+        for place, (side, symbols) in enumerate(read):
             (self.compressor.add_symbols if place else self.compressor.put_symbols)(
                 side, symbols, layout, flat, weight
             )
 
-    def _read(self, body: Tensor, layout: Layout, later: Verdicts | None = None) -> tuple[Tensor, Tensor]:
+    def put_each(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key]]) -> None:
+        """All codecs' bytes at once, where a GPU leaves what is wrong with them to the payloads' `later`."""
+        if not all(layout.numel and self._defers(payload) for payload, layout, _, _ in wanted):
+            super().put_each(wanted)
+            return
+        for (_, layout, out, _), (side, symbols) in zip(wanted, self._read_all(wanted), strict=True):
+            self.compressor.put_symbols(side, symbols, layout, out.detach().view(-1), 1.0)
+
+    def _defers(self, payload: Payload) -> bool:
+        return self.decodes_any and payload.later is not None
+
+    def _read(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """The side information and the symbols of a body."""
+        side, data, symbols = self._room(body, layout)
+        self.codec.read(data, self.compressor.width, symbols)
+        return side, symbols
+
+    def _room(self, body: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """The side information and the codec's bytes of a body, and memory for its symbols."""
         side = self.compressor.side_bytes(layout)
         if body.numel() < side:
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
-        symbols, data = torch.empty(layout.numel, dtype=torch.uint8, device=body.device), body[side:]
-        if later is None or not data.numel():
-            self.codec.read(data, self.compressor.width, symbols)
-            return body[:side], symbols
-        fault = self.codec.begin_read(data, self.compressor.width, symbols)
+        return body[:side], body[side:], torch.empty(layout.numel, dtype=torch.uint8, device=body.device)
+
+    def _read_all(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key | None]]) -> list[tuple[Tensor, Tensor]]:
+        """The same for payloads whose faults are left to their `later`, after all other checks."""
+        for payload, layout, out, key in wanted:
+            self.check(payload, layout, out, key)
+        rooms = [self._room(payload.aligned().body, layout) for payload, layout, _, _ in wanted]
         wrong = f"{self.id}: what arrived cannot be decoded"
-        if isinstance(fault, torch.Tensor):
-            later.add(fault, wrong)
-        elif fault:
+        if not all(data.numel() for _, data, _ in rooms):
             raise PayloadError(wrong)
-        return body[:side], symbols
+        datas, symbols = [data for _, data, _ in rooms], [room for _, _, room in rooms]
+        faults = self.codec.begin_read_all(datas, self.compressor.width, symbols)
+        for (payload, _, _, _), fault in zip(wanted, faults, strict=True):
+            if isinstance(fault, torch.Tensor) and payload.later is not None:
+                payload.later.add(fault, wrong)
+            elif fault:
+                raise PayloadError(wrong)
+        return [(side, room) for side, _, room in rooms]

@@ -14,7 +14,7 @@ from thinwire import kernels
 from thinwire.core.config import Config
 from thinwire.core.errors import PayloadError
 from thinwire.core.payload import HEADER, Header, Payload, Tail
-from thinwire.core.started import Started, finish
+from thinwire.core.started import Started, Used, finish
 from thinwire.core.types import Key, Layout
 from thinwire.kernels import checksum as sums
 
@@ -83,6 +83,19 @@ class Compressor(Config, ABC):
         keep_error(e, beta, wide, sent)
         return used
 
+    def start(
+        self, x: Tensor, layout: Layout, key: Key, body: Tensor, fed: tuple[Tensor, float, float] | None
+    ) -> Used:
+        """`write`, or `write_with_feedback` with e, alpha, beta; what is left to a codec is done with others'."""
+        if fed is None:
+            return self.write(x, layout, key, body)
+        return self.write_with_feedback(x, layout, key, body, *fed)
+
+    def put_each(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key]]) -> None:
+        """`mean` of each payload alone, with its layout, into its vector."""
+        for payload, layout, out, key in wanted:
+            self.mean([payload], layout, out, 1.0, key)
+
     @final
     @cached_property
     def digest(self) -> int:
@@ -108,7 +121,7 @@ class Compressor(Config, ABC):
         if isinstance(self, FusedCompressor):
             tail = self.write_fused(vector, layout, key, payload.body, checksum=checksum)
             return Started(payload, None, scheme(self, layout), key, checksum, tail)
-        used = self.write(vector, layout, key, payload.body)
+        used = self.start(vector, layout, key, payload.body, None)
         return Started(payload, used, scheme(self, layout), key, checksum)
 
     @final
@@ -262,7 +275,7 @@ def begin_with_feedback(
             vector, layout, key, payload.body, residual=e, alpha=alpha, beta=beta, checksum=checksum
         )
         return Started(payload, None, scheme(compressor, layout), key, checksum, tail)
-    used = compressor.write_with_feedback(vector, layout, key, payload.body, e, alpha, beta)
+    used = compressor.start(vector, layout, key, payload.body, (e, alpha, beta))
     return Started(payload, used, scheme(compressor, layout), key, checksum)
 
 

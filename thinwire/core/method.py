@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     in_flight: int
 
 
-ON_CPU, ON_GPU = Sizes(16.0, 16.0, 5), Sizes(128.0, 128.0, 8)
+ON_CPU, ON_GPU = (16.0, 16.0), (128.0, 192.0)  # buckets and chunks
 LEAST_ON_GPU = 64.0  # of a bucket
 QUARTERS = 4  # buckets of a model on a GPU, as far as these two allow
 
@@ -42,10 +42,9 @@ class Overlap(Config):
     Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
     which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
 
-    What is None depends on where the gradients are. On a CPU both sizes are 16, and 5 pieces are open. To a GPU large
-    pieces are no slower than small ones, but the host takes as long to launch them: there buckets have a quarter of
-    the model, from 64 to 128, so that something travels while backward computes, and chunks have 128. A model has few
-    pieces this large, and one that waits for another's lane leaves the link idle; therefore 8 are open.
+    What is None depends on where the gradients are. On a CPU both sizes are 16. To a GPU large pieces are no slower
+    than small ones, but the host takes as long to launch them: there buckets have a quarter of the model, from 64 to
+    128, so that something travels while backward computes, and chunks have 192, so that few tensors are cut.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
     what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
@@ -58,7 +57,7 @@ class Overlap(Config):
     name: ClassVar[str] = "overlap"
     bucket_mb: float | None = None
     chunk_mb: float | None = None
-    in_flight: int | None = None
+    in_flight: int = 5
     buckets: Literal["fixed", "planned"] = "fixed"
     into_forward: Literal["ready", "need"] | None = None
 
@@ -76,15 +75,15 @@ class Overlap(Config):
         """What the settings are for gradients on this kind of device, in a model of so many megabytes.
 
         >>> Overlap(chunk_mb=4).sizes("cuda", model_mb=400)
-        Sizes(bucket_mb=100.0, chunk_mb=4, in_flight=8)
+        Sizes(bucket_mb=100.0, chunk_mb=4, in_flight=5)
         """
-        bucket, chunk, open_ = ON_GPU if device == "cuda" else ON_CPU
+        bucket, chunk = ON_GPU if device == "cuda" else ON_CPU
         if device == "cuda":
             bucket = min(bucket, max(LEAST_ON_GPU, model_mb / QUARTERS))
         return Sizes(
             bucket if self.bucket_mb is None else self.bucket_mb,
             chunk if self.chunk_mb is None else self.chunk_mb,
-            open_ if self.in_flight is None else self.in_flight,
+            self.in_flight,
         )
 
 

@@ -1,14 +1,15 @@
 """Started: a payload that has been written but not sealed, because a GPU may still be computing how long it is.
 
 A codec's bytes have a length that only the device knows at first. To ask for it is to wait until everything queued
-before has run, so several payloads are started, and their lengths are asked for together.
+before has run, so several payloads are started, and their lengths are asked for together. Their symbols are also
+coded together: a GPU codes several vectors as fast as one, and the host launches as much for all as for one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -17,16 +18,31 @@ from thinwire.core.desk import fetched
 from thinwire.core.payload import Payload, Tail
 
 if TYPE_CHECKING:
+    from thinwire.core.codec import Codec
     from thinwire.kernels.key import Key
+
+
+class Symbols(NamedTuple):
+    """What a codec is still to write: symbols, to `room`, behind `side` bytes of the same body."""
+
+    codec: Codec
+    symbols: Tensor
+    width: int
+    room: Tensor
+    side: int
+
+
+Used: TypeAlias = "int | Tensor | Symbols | None"
+"""The bytes of a body that count: None for all, one element on a GPU where it is not known here."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Started:
-    """`used` are the bytes of the body that count: None for all, one element on a GPU where it is not known here."""
+    """A payload of which `used` counts."""
 
     payload: Payload
-    used: int | Tensor | None
+    used: Used
     scheme: int
     key: Key
     checksum: bool
@@ -41,8 +57,23 @@ class Started:
 
 def finish(started: Sequence[Started]) -> list[Payload]:
     """All of them sealed, after one wait if any length is still on a GPU."""
-    waiting = [one.used for one in started if isinstance(one.used, Tensor)]
-    if not waiting:
-        return [one.seal(one.used) for one in started]  # type: ignore[arg-type]  # none of them is a tensor
-    sizes = iter(fetched(torch.cat(waiting)))
-    return [one.seal(int(next(sizes)) if isinstance(one.used, Tensor) else one.used) for one in started]
+    known = written([one.used for one in started])
+    waiting = [used for used in known if isinstance(used, Tensor)]
+    sizes = iter(fetched(torch.cat(waiting)) if waiting else ())
+    return [
+        one.seal(int(next(sizes)) if isinstance(used, Tensor) else used)
+        for one, used in zip(started, known, strict=True)
+    ]
+
+
+def written(begun: Sequence[Used]) -> list[int | Tensor | None]:
+    """What was used of each body, after the codecs have written what was left to them, all that is alike at once."""
+    alike: dict[tuple[Codec, int], list[Symbols]] = {}
+    for one in begun:
+        if isinstance(one, Symbols):
+            alike.setdefault((one.codec, one.width), []).append(one)
+    sizes = {
+        kind: iter(kind[0].begin_write_all([one.symbols for one in some], kind[1], [one.room for one in some]))
+        for kind, some in alike.items()
+    }
+    return [one.side + next(sizes[one.codec, one.width]) if isinstance(one, Symbols) else one for one in begun]

@@ -117,11 +117,14 @@ class ScatterGather(Exchange):
         )
 
         out = x if x.dtype == torch.float32 else torch.empty_like(x, dtype=torch.float32)
-        for data, (low, high, _), to in zip(everybody, cuts, back, strict=True):
-            half = cut(receivers, down.memory.receiver_slots(), low, high)
-            got = down.receive([data], half, to, out=out[low:high])
-            if got.data_ptr() != out[low:high].data_ptr():
-                out[low:high] = got
+        halves = down.memory.receiver_slots()
+        shares = [
+            (data, cut(receivers, halves, low, high), to, out[low:high])
+            for data, (low, high, _), to in zip(everybody, cuts, back, strict=True)
+        ]
+        for got, (_, _, _, share) in zip(down.receive_each(shares), shares, strict=True):
+            if got.data_ptr() != share.data_ptr():
+                share.copy_(got)
         return out
 
     def outline(self, layout: Layout, n: int, size: Size) -> list[Phase]:

@@ -70,8 +70,8 @@ TABLE: dict[str, dict[str, str]] = {
     "mean_encode.mean_encode": {"gpu": "thinwire.kernels.gpu.mean_encode:mean_encode"},
     "minifloat.write": {"gpu": "thinwire.kernels.gpu.minifloat:write"},
     "minifloat.add": {"gpu": "thinwire.kernels.gpu.minifloat:add"},
-    "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode_frame"},
-    "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode_frame"},
+    "rans.encode": {"gpu": "thinwire.kernels.gpu.rans:encode_frames"},
+    "rans.decode": {"gpu": "thinwire.kernels.gpu.rans:decode_frames"},
 }
 
 

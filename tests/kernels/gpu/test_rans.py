@@ -61,7 +61,7 @@ class Tried:
         """Encode in Triton and in C++, compare, decode in Triton; returns the frame."""
         wanted = frame(symbols, width, chunk, join=join)
         out = torch.full((1 + packed_bytes(symbols.numel(), width),), 170, dtype=torch.uint8, device=self.device)
-        used = int(gpu.encode(symbols.to(self.device), width, out, chunk, join=join))
+        used = int(gpu.encode([symbols.to(self.device)], width, [out], chunk, join=join))
         assert torch.equal(out[:used].cpu(), wanted)
         assert (out[used:] == 170).all()
         fault, back = self.decode(wanted, symbols.numel(), width)
@@ -72,7 +72,7 @@ class Tried:
     def decode(self, data: Tensor, n: int, width: int) -> tuple[int, Tensor]:
         """A fault and the symbols; nothing is written past them."""
         back = torch.full((n + 64,), 170, dtype=torch.uint8, device=self.device)
-        fault = int(gpu.decode(data.to(self.device), width, back[:n]))
+        fault = int(gpu.decode([data.to(self.device)], width, [back[:n]]))
         assert (back[n:] == 170).all()
         return fault, back[:n].cpu()
 
@@ -128,7 +128,7 @@ def test_joined_symbols_too_large_for_their_width(tried: Tried) -> None:
     symbols = skewed(3000, 3, 20.0)
     out = torch.empty(1 + packed_bytes(3000, 3), dtype=torch.uint8, device=tried.device)
     symbols[1234] = 9
-    assert int(gpu.encode(symbols.to(tried.device), 3, out, 13, join=True)) == cpp.BAD_SYMBOL
+    assert int(gpu.encode([symbols.to(tried.device)], 3, [out], 13, join=True)) == cpp.BAD_SYMBOL
     data = frame(symbols, 4, 13, join=True)  # four bits, where three are said to be
     assert tried.decode(data, 3000, 3)[0] == cpp.BAD_SYMBOL
     tried.judge(data, 3000, 3)
@@ -201,7 +201,50 @@ def test_plain_fields_where_codes_are_longer(tried: Tried) -> None:
 def test_a_symbol_beyond_the_width(device: torch.device) -> None:
     symbols = torch.tensor([1, 2, 3, 16, 255], dtype=torch.uint8, device=device)
     out = torch.empty(1 + packed_bytes(5, 4), dtype=torch.uint8, device=device)
-    assert int(gpu.encode(symbols, 4, out)) == cpp.BAD_SYMBOL
+    assert int(gpu.encode([symbols], 4, [out])) == cpp.BAD_SYMBOL
+
+
+def sets(everything: bool) -> list[tuple[list[Tensor], int, int, bool]]:
+    """Vectors that are coded together, of several kinds; their width, their chunks, whether they are joined."""
+    rare, plain = mostly(8200 if everything else 420, range(50, 250), 0.02), skewed(301, 8, 0.0)
+    found = [([rare, torch.full((9,), 5, dtype=torch.uint8), plain, skewed(130, 8, 20.0)], 8, 13, False)]
+    found.append(([skewed(301, 3, 20.0), skewed(65, 3, 3.0)], 3, 13, True))
+    if everything:
+        lengths = (600_000, 700_001, 650_003, 599_999)
+        found.append(([skewed(n, 3, 20.0) for n in lengths], 3, 0, True))
+        found.append(([mostly(n, range(4, 12), 0.001) for n in lengths], 4, 0, True))
+    return found
+
+
+def test_several_frames_at_once_are_those_of_each_alone(device: torch.device, everything: bool) -> None:
+    for vectors, width, chunk, join in sets(everything):
+        wanted = [frame(s, width, chunk, join=join) for s in vectors]
+        out = [torch.zeros(1 + packed_bytes(s.numel(), width), dtype=torch.uint8, device=device) for s in vectors]
+        used = gpu.encode([s.to(device) for s in vectors], width, out, chunk, join=join).tolist()
+        assert [torch.equal(o[:n].cpu(), w) for o, n, w in zip(out, used, wanted, strict=True)] == [True] * len(used)
+        back = [torch.zeros_like(s, device=device) for s in vectors]
+        assert not gpu.decode([w.to(device) for w in wanted], width, back).any()
+        assert all(torch.equal(b.cpu(), s) for b, s in zip(back, vectors, strict=True))
+
+
+def test_damage_to_one_frame_of_several_is_its_own(device: torch.device) -> None:
+    vectors = [skewed(n, 4, 9.0) for n in (130, 70, 200)]
+    data = [frame(s, 4) for s in vectors]
+    data[1] = data[1][:-1]
+    back = [torch.zeros_like(s, device=device) for s in vectors]
+    faults = gpu.decode([d.to(device) for d in data], 4, back).tolist()
+    assert [fault == 0 for fault in faults] == [True, False, True]
+    assert torch.equal(back[0].cpu(), vectors[0])
+    assert torch.equal(back[2].cpu(), vectors[2])
+
+
+def test_addresses_from_which_lines_cannot_be_loaded(device: torch.device) -> None:
+    symbols = skewed(131, 4, 9.0).to(device)
+    out, back = torch.zeros(200, dtype=torch.uint8, device=device), torch.zeros(140, dtype=torch.uint8, device=device)
+    used = int(gpu.encode([symbols[1:]], 4, [out[1:]]))
+    assert torch.equal(out[1 : 1 + used].cpu(), frame(symbols[1:].cpu().clone(), 4))
+    assert int(gpu.decode([out[1 : 1 + used]], 4, [back[3:133]])) == 0
+    assert torch.equal(back[3:133], symbols[1:])
 
 
 def test_what_cpp_wrote_in_large_chunks(tried: Tried) -> None:

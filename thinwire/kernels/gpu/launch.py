@@ -19,6 +19,8 @@ NB, WARPS = 8, 4  # tiles per program
 NARROW = 4, 2  # the same for fields of one or two bits, where something is encoded with feedback
 ONE_WARP = 2, 1  # and where it is encoded without, in fields of at most `FEW_BITS`: nobody waits at a barrier
 FEW_BITS = 5
+MEANS = {2: (2, 1)}  # and for means of more than `PAIR` payloads, by the width of their fields
+PAIR = 2
 TURNED = True  # where scales are found before an encode, it begins with what was read last
 FEW_REGISTERS = 64  # measured: the compiler's own choice keeps too few threads under way
 
@@ -35,6 +37,11 @@ def shape(width: int, *, feedback: bool) -> tuple[int, dict[str, Any]]:
         return many, {"num_warps": warps, **({"maxnreg": FEW_REGISTERS} if width <= 2 else {})}
     many, warps = NARROW if width <= 2 else (NB, WARPS)
     return many, {"num_warps": warps}
+
+
+def decode_shape(width: int, count: int) -> tuple[int, int]:
+    """Tiles per program of a pass that decodes so many payloads, and its warps."""
+    return MEANS.get(width, (NB, WARPS)) if count > PAIR else (NB, WARPS)
 
 
 def as_words(codes: Tensor) -> Tensor:

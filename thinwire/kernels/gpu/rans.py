@@ -4,10 +4,13 @@
 chunks side by side; a message longer than plain fields becomes plain fields on the device. How long it is stays in
 device memory until the caller asks. `decode` reads tables and sizes, then every chunk; what is wrong with a message
 stays in device memory, too.
+
+Both take several frames at once: to launch a kernel takes the host as long for all of them as for one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ import torch
 import triton
 
 from thinwire.kernels.gpu import rans_join, rans_lay, rans_model, rans_pop, rans_push, rans_read
+from thinwire.kernels.gpu.rans_frames import aligned, in_lines, scratch, table
 from thinwire.kernels.gpu.rans_plan import (
     CODED,
     FEW,
@@ -72,167 +76,183 @@ def joiners(n: int, each: int) -> int:
     return -(-n // ((8 if each == 8 else 4) * rans_join.BLOCK))
 
 
-def aligned(n: int, to: int) -> int:
-    """`n`, rounded up.
-
-    >>> aligned(5, 4)
-    8
-    """
-    return -(-n // to) * to
-
-
-@dataclass(frozen=True)
-class _Room:
-    """Scratch of the encoder, for the symbols and, behind them, for the rare ones."""
-
-    zeroed: Tensor  # int64: 256 counts, the plans, 2 x 256 words of 32 bits, whether a symbol did not fit
-    tables: Tensor  # int64: 2 x 256
-    words: Tensor  # int16: a room for every chunk
-    sizes: Tensor  # int32, of chunks in bytes
-    rare_counts: Tensor  # int32, of chunks
-    starts: Tensor  # int64: the sum of the sizes before each
-    rares: Tensor  # uint8
-
-    @classmethod
-    def of(cls, n: int, device: torch.device, chunk: int) -> _Room:
-        few = n // RARE.value + 1
-        chunks = chunks_of(n, chunk) + chunks_of(few, chunk)
-
-        def empty(size: int, dtype: torch.dtype) -> Tensor:
-            return torch.empty(size, dtype=dtype, device=device)
-
-        return cls(
-            torch.zeros(256 + 2 * PLAN.value + rans_model.WORDS.value + 2, dtype=torch.int64, device=device),
-            empty(2 * 256, torch.int64),
-            empty(aligned(n, 8) + few + 2 * STATES.value * chunks, torch.int16),
-            empty(chunks, torch.int32),
-            empty(chunks, torch.int32),
-            empty(chunks, torch.int64),
-            empty(few, torch.uint8),
-        )
-
-    @property
-    def plans(self) -> Tensor:
-        return self.zeroed[256 : 256 + 2 * PLAN.value]
-
-    @property
-    def bits(self) -> Tensor:
-        return self.zeroed[256 + 2 * PLAN.value : -2].view(torch.int32)
-
-    @property
-    def bad(self) -> Tensor:
-        return self.zeroed[-2:]  # two, for an aligned address
+def joins(n: int, width: int) -> bool:
+    """Whether so many symbols are coded several at a time."""
+    each = together(width)
+    return each > 1 and n > each * FEW.value
 
 
 def encode(
-    symbols: Tensor, width: int, out: Tensor, chunk: int = 0, tuning: Tuning = TUNING, *, join: bool | None = None
+    symbols: Sequence[Tensor],
+    width: int,
+    out: Sequence[Tensor],
+    chunk: int = 0,
+    tuning: Tuning = TUNING,
+    *,
+    join: bool | None = None,
 ) -> Tensor:
-    """Write a frame for `symbols` (uint8) to `out`, which has room for a byte more than plain fields.
+    """Write frames for vectors of `symbols` (uint8) to `out`, each with room for a byte more than plain fields.
 
-    Returns how many bytes it has, int64 (1,) on the device; negative where a symbol does not fit `width` bits.
+    Returns how many bytes each has, int64 on the device; negative where a symbol does not fit `width` bits.
     `chunk` is log2 of the symbols of a chunk, which then has 32 states; 0 leaves both to the rule of GPUs. Whether
-    narrow symbols are joined is decided by how many there are, unless `join` says so.
+    narrow symbols are joined is decided by how many there are, unless `join` says so; it holds for all frames.
     """
-    n, each = symbols.numel(), together(width)
-    assert n
-    assert symbols.is_contiguous()
-    assert out.is_contiguous()
+    n, count, device = max(s.numel() for s in symbols), len(symbols), symbols[0].device
+    assert all(s.numel() and s.is_contiguous() for s in symbols)
+    assert all(o.is_contiguous() for o in out)
     assert not chunk or SMALLEST_CHUNK.value <= chunk <= LARGEST_CHUNK.value
     if join is None:
-        join = n > each * FEW.value
-    if each == 1 or not join:
-        each = 1
+        join = joins(n, width)
+        assert all(joins(s.numel(), width) == join for s in symbols)
+    each = together(width) if join else 1
     m, wide = -(-n // each), 8 if each > 1 else width
-    most, few = chunks_of(m, chunk), chunks_of(m // RARE.value + 1, chunk)
-    bins = max(32, 1 << wide)
-    room = _Room.of(m, symbols.device, chunk)
-    plans, bits, words, bad = room.plans, room.bits, room.words.view(torch.uint16), room.bad
-    result = torch.empty(1, dtype=torch.int64, device=symbols.device)
+    few = m // RARE.value + 1
+    most, fewer = chunks_of(m, chunk), chunks_of(few, chunk)
+    chunks, bins = most + fewer, max(32, 1 << wide)
+    room = scratch(
+        device,
+        count,
+        (torch.int64, 256 + 2 * PLAN.value + rans_model.WORDS.value + 2),
+        (torch.int64, 2 * 256),
+        (torch.uint16, aligned(m, 8) + few + 2 * STATES.value * chunks),  # a room for every chunk
+        (torch.int32, chunks),
+        (torch.int32, chunks),
+        (torch.int64, chunks),
+        (torch.uint8, few),
+        (torch.uint8, m if each > 1 else 0),
+    )
+    zeroed, tables, words, sizes, rare_counts, starts, rares, joined = room.parts
+    at, stride = 256 + 2 * PLAN.value, room.stride
+    plans, bits, bad = zeroed[256:at], zeroed[at:-2].view(torch.int32), zeroed[-2:]  # after 256 counts
+    result = torch.empty(count, dtype=torch.int64, device=device)
+    symbols = [s if in_lines(s) else s.clone() for s in symbols]
+    frames = table(
+        [
+            (
+                s.data_ptr(),
+                to.data_ptr(),
+                s.numel(),
+                packed_bytes(s.numel(), width),
+                room.address(joined, f) if each > 1 else s.data_ptr(),
+                -(-s.numel() // each),
+            )
+            for f, (s, to) in enumerate(zip(symbols, out, strict=True))
+        ],
+        device,
+    )
 
-    coded = symbols
     if each > 1:
-        coded = torch.empty(m, dtype=torch.uint8, device=symbols.device)
-        rans_join.join[(joiners(n, each),)](symbols, n, coded, bad, width, each, rans_join.BLOCK, **WARPS)
+        rans_join.join[(joiners(n, each), 1, count)](frames, bad, stride, width, each, rans_join.BLOCK, **WARPS)
     if wide <= 4:
         programs = triton.cdiv(m, rans_model.FLUSHED.value)
-        rans_model.count_few[(programs,)](coded, m, room.zeroed, 1 << wide, **WARPS)
+        rans_model.count_few[(programs, 1, count)](frames, zeroed, 1 << wide, stride, **WARPS)
     else:
         programs = min(triton.cdiv(m, COUNTED), COUNTERS)
-        rans_model.count_symbols[(programs,)](
-            coded, m, room.zeroed, 1 << wide, bins, COUNTED, VOTES and tuning.near, **WARPS
+        near = VOTES and tuning.near
+        rans_model.count_symbols[(programs, 1, count)](
+            frames, zeroed, 1 << wide, stride, bins, COUNTED, near, **WARPS
         )
-    rans_model.model[(2,)](
-        room.zeroed, m, chunk, plans, room.tables, bits, bins, **(ONE_WARP if wide <= 4 else WARPS)
-    )
-    first = (plans, room.tables, words, room.sizes, room.rare_counts)
-    rans_push.push_chunks[(min(most, CHUNKS),)](coded, *first, VOTES, tuning.push_ahead, **ONE_WARP)
+    few_warps = ONE_WARP if wide <= 4 else WARPS
+    rans_model.model[(2, 1, count)](frames, zeroed, chunk, plans, tables, bits, stride, bins, **few_warps)
+    first = (plans, tables, words, sizes, rare_counts)
+    how = (VOTES, tuning.push_ahead)
+    rans_push.push_chunks[(min(most, CHUNKS), 1, count)](frames, rares, *first, stride, 0, *how, **ONE_WARP)
     behind = words[aligned(m, 8) + 2 * STATES.value * most :]
     if wide > 1:  # of two symbols, at most one is rare
-        picked = (room.rare_counts, room.starts)
-        rans_lay.start_rares[(1,)](plans, *picked, SUMMED, **WARPS)
-        rans_lay.pick_rares[(min(most, COUNTERS),)](
-            coded, plans, room.tables, *picked, room.rares, PICKED, **MORE_WARPS
+        rans_lay.start_rares[(1, 1, count)](plans, rare_counts, starts, stride, SUMMED, **WARPS)
+        rans_lay.pick_rares[(min(most, COUNTERS), 1, count)](
+            frames, plans, tables, rare_counts, starts, rares, stride, PICKED, **MORE_WARPS
         )
-        second = (plans[PLAN.value :], room.tables[256:], behind, room.sizes[most:], room.rare_counts[most:])
-        rans_push.push_chunks[(min(few, CHUNKS),)](room.rares, *second, VOTES, tuning.push_ahead, **ONE_WARP)
+        second = (plans[PLAN.value :], tables[256:], behind, sizes[most:], rare_counts[most:])
+        rans_push.push_chunks[(min(fewer, CHUNKS), 1, count)](frames, rares, *second, stride, 1, *how, **ONE_WARP)
     form = JOINED.value if each > 1 else CODED.value
-    lengths = (room.sizes, room.starts, most, packed_bytes(n, width))
-    rans_lay.lay[(1,)](plans, *lengths, form, bad, out, result, SUMMED, **WARPS)
-    rans_lay.place[(min(most, CHUNKS),)](words, plans, room.sizes, room.starts, bits, out, COPIED, **WARPS)
+    rans_lay.lay[(1, 1, count)](frames, plans, sizes, starts, most, form, bad, result, stride, SUMMED, **WARPS)
+    rans_lay.place[(min(most, CHUNKS), 1, count)](frames, words, plans, sizes, starts, bits, stride, COPIED, **WARPS)
     if wide > 1:
-        tail = (plans[PLAN.value :], room.sizes[most:], room.starts[most:], bits[rans_model.WORDS.value :])
-        rans_lay.place[(min(few, CHUNKS),)](behind, *tail, out, COPIED, **WARPS)
-    rans_lay.pack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](symbols, n, plans, out, width, **ONE_WARP)
+        tail = (plans[PLAN.value :], sizes[most:], starts[most:], bits[rans_model.WORDS.value :])
+        rans_lay.place[(min(fewer, CHUNKS), 1, count)](frames, behind, *tail, stride, COPIED, **WARPS)
+    programs = min(triton.cdiv(n, TILE), PLAIN_PROGRAMS)
+    rans_lay.pack_plain[(programs, 1, count)](frames, plans, stride, width, **ONE_WARP)
     return result
 
 
-def decode(data: Tensor, width: int, out: Tensor, tuning: Tuning = TUNING) -> Tensor:
-    """Fill `out` (uint8) with the symbols of the frame `data`.
+def decode(data: Sequence[Tensor], width: int, out: Sequence[Tensor], tuning: Tuning = TUNING) -> Tensor:
+    """Fill vectors of `out` (uint8) with the symbols of frames.
 
-    Returns a fault of `thinwire.codecs.native.FAULTS` or 0, int32 (1,) on the device; `out` then holds anything.
+    Returns for each a fault of `thinwire.codecs.native.FAULTS` or 0, int32 on the device; `out` then holds anything.
     """
-    n, size, device = out.numel(), data.numel(), data.device
-    assert n
-    assert size
-    assert data.is_contiguous()
-    assert out.is_contiguous()
+    n, count, device = max(o.numel() for o in out), len(out), data[0].device
+    assert all(o.numel() and o.is_contiguous() for o in out)
+    assert all(d.numel() and d.is_contiguous() for d in data)
     each = together(width)
     few = n // RARE.value + 1
     most, fewer = chunks_of(n), chunks_of(few)
-    zeroed = torch.zeros(2 * PLAN.value + 1, dtype=torch.int64, device=device)
-    plans, faults = zeroed[: 2 * PLAN.value], zeroed[2 * PLAN.value :].view(torch.int32)[:1]
-    freq = torch.empty(2 * 256, dtype=torch.int32, device=device)
-    slots = torch.empty(2 * TOTAL.value, dtype=torch.int32, device=device)
-    starts, places = torch.empty(2, most + fewer, dtype=torch.int64, device=device)
-    sizes, counts = torch.empty(2, most + fewer, dtype=torch.int32, device=device)
-    rares = torch.empty(few, dtype=torch.uint8, device=device)
-    joined = torch.empty(-(-n // each), dtype=torch.uint8, device=device) if each > 1 else out
+    chunks = most + fewer
+    room = scratch(
+        device,
+        count,
+        (torch.int64, 2 * PLAN.value),
+        (torch.int32, 2 * 256),
+        (torch.int32, 2 * TOTAL.value),
+        (torch.int64, chunks),
+        (torch.int64, chunks),
+        (torch.int32, chunks),
+        (torch.int32, chunks),
+        (torch.uint8, few),
+        (torch.uint8, -(-n // each) if each > 1 else 0),
+    )
+    plans, freq, slots, starts, places, sizes, counts, rares, joined = room.parts
+    stride = room.stride
+    faults = torch.zeros(count, dtype=torch.int32, device=device)
+    to = [o if in_lines(o) else torch.empty_like(o) for o in out]
+    frames = table(
+        [
+            (
+                d.data_ptr(),
+                t.data_ptr(),
+                t.numel(),
+                packed_bytes(t.numel(), width),
+                room.address(joined, f) if each > 1 else t.data_ptr(),
+                d.numel(),
+            )
+            for f, (d, t) in enumerate(zip(data, to, strict=True))
+        ],
+        device,
+    )
 
-    plain = packed_bytes(n, width)
     found = (plans, freq, starts, sizes, faults)
-    rans_read.read[(1,)](data, size, plain, n, 1 << width, *found, each, SUMMED, **WARPS)
+    rans_read.read[(1, 1, count)](frames, 1 << width, *found, stride, each, SUMMED, **WARPS)
     bins = max(32, 1 << width) if each == 1 else 256
-    rans_read.fill_slots[(TOTAL.value // SLOTS, 2)](plans, freq, slots, SLOTS, bins, **WARPS)
+    rans_read.fill_slots[(TOTAL.value // SLOTS, 2, count)](plans, freq, slots, stride, SLOTS, bins, **WARPS)
     how = (VOTES, VOTES and tuning.near, tuning.window, tuning.pop_ahead)
-    rans_pop.pop_chunks[(min(most, CHUNKS) // 4,)](
-        data, plans, starts, sizes, slots, out, joined, counts, faults, *how, **WARPS
+    rans_pop.pop_chunks[(min(most, CHUNKS) // 4, 1, count)](
+        frames, plans, starts, sizes, slots, rares, counts, faults, stride, 0, *how, **WARPS
     )
     second = (plans[PLAN.value :], starts[most:], sizes[most:])
-    rans_pop.find_rares[(1,)](data, plans, counts, places, *second[1:], faults, SUMMED, **WARPS)
-    behind = (slots[TOTAL.value :], rares, rares, counts[most:], faults)
-    rans_pop.pop_chunks[(min(fewer, CHUNKS) // 4,)](data, *second, *behind, *how, **WARPS)
-    rans_pop.put_rares[(min(most, COUNTERS),)](plans, counts, places, rares, out, joined, PICKED, **MORE_WARPS)
+    rans_pop.find_rares[(1, 1, count)](frames, plans, counts, places, *second[1:], faults, stride, SUMMED, **WARPS)
+    behind = (slots[TOTAL.value :], rares, counts[most:], faults, stride)
+    rans_pop.pop_chunks[(min(fewer, CHUNKS) // 4, 1, count)](frames, *second, *behind, 1, *how, **WARPS)
+    rans_pop.put_rares[(min(most, COUNTERS), 1, count)](
+        frames, plans, counts, places, rares, stride, PICKED, **MORE_WARPS
+    )
     if each > 1:
-        rans_join.split[(joiners(n, each),)](joined, n, plans, out, faults, width, each, rans_join.BLOCK, **WARPS)
-    rans_pop.unpack_plain[(min(triton.cdiv(n, TILE), PLAIN_PROGRAMS),)](data, n, plans, out, width, **ONE_WARP)
+        split = (plans, faults, stride, width, each, rans_join.BLOCK)
+        rans_join.split[(joiners(n, each), 1, count)](frames, *split, **WARPS)
+    programs = min(triton.cdiv(n, TILE), PLAIN_PROGRAMS)
+    rans_pop.unpack_plain[(programs, 1, count)](frames, plans, stride, width, **ONE_WARP)
+    for wanted, made in zip(out, to, strict=True):
+        if made is not wanted:
+            wanted.copy_(made)
     return faults
 
 
-def encode_frame(symbols: Tensor, width: int, out: Tensor) -> Tensor:
-    """`encode` as the codec asks for it."""
-    return encode(symbols, width, out)
+def encode_frames(symbols: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor]:
+    """`encode` as the codec asks for it; frames of which only some would be joined are coded one by one."""
+    if len({joins(s.numel(), width) for s in symbols}) == 1:
+        return list(encode(symbols, width, out).split(1))
+    return [encode([s], width, [to]) for s, to in zip(symbols, out, strict=True)]
 
 
-def decode_frame(data: Tensor, width: int, out: Tensor) -> Tensor:
+def decode_frames(data: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor]:
     """`decode` as the codec asks for it."""
-    return decode(data, width, out)
+    return list(decode(data, width, out).split(1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.rans_plan import FORM, JOINED
+from thinwire.kernels.gpu.rans_plan import FORM, INNER, JOINED, LENGTH, SOURCE, TARGET, noted, of_frame, symbols_at
 from thinwire.kernels.gpu.rans_read import BAD_SYMBOL
 from thinwire.kernels.gpu.ready import Ready
 
@@ -59,9 +59,10 @@ def tail(symbols, first, n):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n"])
-def join(symbols, n, out, bad, WIDTH: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def join(frames, bad, stride, WIDTH: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):
     """Bytes of EACH symbols, the first lowest; `bad` is set if one does not fit WIDTH bits."""
+    symbols, out, n = symbols_at(frames, SOURCE), symbols_at(frames, INNER), noted(frames, LENGTH)
     WORD: tl.constexpr = tl.int64 if EACH == 8 else tl.int32
     TO: tl.constexpr = tl.int16 if EACH == 2 else tl.int8
     SIZE: tl.constexpr = 8 if EACH == 8 else 4
@@ -86,15 +87,16 @@ def join(symbols, n, out, bad, WIDTH: tl.constexpr, EACH: tl.constexpr, BLOCK: t
                     out + at + k, (gathered(rest if EACH == 8 else rest.to(tl.int32), EACH) >> (8 * k)).to(tl.uint8)
                 )
     if wrong != 0:
-        tl.store(bad, tl.full([], 1, tl.int64))
+        tl.store(of_frame(bad, stride, 8), tl.full([], 1, tl.int64))
 
 
 @Ready
-@triton.jit(do_not_specialize=["n"])
-def split(joined, n, plan, out, faults, WIDTH: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def split(frames, plan, faults, stride, WIDTH: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):
     """The symbols of such bytes, where the frame says that they are."""
-    if tl.load(plan + FORM) != JOINED:
+    if tl.load(of_frame(plan, stride, 8) + FORM) != JOINED:
         return
+    joined, out, n = symbols_at(frames, INNER), symbols_at(frames, TARGET), noted(frames, LENGTH)
     WORD: tl.constexpr = tl.int64 if EACH == 8 else tl.int32
     FROM: tl.constexpr = tl.uint16 if EACH == 2 else tl.uint8
     SIZE: tl.constexpr = 8 if EACH == 8 else 4
@@ -117,4 +119,4 @@ def split(joined, n, plan, out, faults, WIDTH: tl.constexpr, EACH: tl.constexpr,
         tl.store(out + first, s.to(tl.uint8), mask=first < n)
         wrong |= (tl.max(tl.where(first < n, s, 0), 0) >> WIDTH != 0).to(tl.int32)
     if wrong != 0:
-        tl.atomic_min(faults, BAD_SYMBOL)
+        tl.atomic_min(faults + tl.program_id(2), BAD_SYMBOL)

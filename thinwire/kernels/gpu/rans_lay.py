@@ -12,21 +12,30 @@ from thinwire.kernels.gpu.rans_plan import (
     COUNT,
     ESCAPE,
     ESCAPED,
+    FIELDS,
     FORM,
     HEAD,
+    INNER,
     KIND,
     LANES,
+    LENGTH,
     LOG,
     ONE,
     PLAIN,
     PLAN,
     RANS,
     SIZES,
+    SOURCE,
     STATES,
     SYMBOL,
     TAIL,
+    TARGET,
     WIDE,
     N,
+    bytes_at,
+    noted,
+    of_frame,
+    symbols_at,
 )
 from thinwire.kernels.gpu.ready import Ready
 
@@ -49,17 +58,20 @@ def sum_before(values, count, starts, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit
-def start_rares(plans, counts, starts, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def start_rares(plans, counts, starts, stride, BLOCK: tl.constexpr):
     """Where the rare symbols of each chunk go among all rare ones."""
+    plans, counts, starts = of_frame(plans, stride, 8), of_frame(counts, stride, 4), of_frame(starts, stride, 8)
     if tl.load(plans + ESCAPED) >= 0:
         sum_before(counts, tl.load(plans + COUNT), starts, BLOCK)
 
 
 @Ready
-@triton.jit
-def pick_rares(symbols, plans, table, counts, starts, rares, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def pick_rares(frames, plans, table, counts, starts, rares, stride, BLOCK: tl.constexpr):
     """The rare symbols of every chunk, in order."""
+    symbols, plans, table = symbols_at(frames, INNER), of_frame(plans, stride, 8), of_frame(table, stride, 8)
+    counts, starts, rares = of_frame(counts, stride, 4), of_frame(starts, stride, 8), of_frame(rares, stride, 1)
     c = tl.program_id(0).to(tl.int64)
     count = tl.where(tl.load(plans + ESCAPED) < 0, 0, tl.load(plans + COUNT))
     n, log = tl.load(plans + N), tl.load(plans + LOG)
@@ -92,12 +104,14 @@ def whole(plan, sizes, starts, ahead, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit(do_not_specialize=["room", "chunks", "as_"])
-def lay(plans, sizes, starts, chunks, room, as_, bad, out, result, BLOCK: tl.constexpr):
-    """Where everything goes, the frame's first byte and how long it is. `room` bytes hold plain fields.
+@triton.jit(do_not_specialize=["chunks", "as_", "stride"])
+def lay(frames, plans, sizes, starts, chunks, as_, bad, result, stride, BLOCK: tl.constexpr):
+    """Where everything goes, the frame's first byte and how long it is.
 
     The first byte of a coded frame is `as_`; `bad` says whether a symbol did not fit.
     """
+    out, room, bad = bytes_at(frames, TARGET), noted(frames, FIELDS), of_frame(bad, stride, 8)
+    plans, sizes, starts = of_frame(plans, stride, 8), of_frame(sizes, stride, 4), of_frame(starts, stride, 8)
     tail = tl.zeros([], tl.int64)
     ahead = tl.zeros([], tl.int64)
     if tl.load(plans + ESCAPED) >= 0:
@@ -113,7 +127,7 @@ def lay(plans, sizes, starts, chunks, room, as_, bad, out, result, BLOCK: tl.con
     tl.store(plans + FORM, form.to(tl.int64))
     tl.store(plans + PLAN + FORM, tl.where(tail > 0, form, PLAIN).to(tl.int64))
     tl.store(out, tl.where(coded, as_, PLAIN).to(tl.uint8))
-    tl.store(result, tl.where(fits, tl.where(coded, 1 + used, 1 + room), BAD_SYMBOL))
+    tl.store(result + tl.program_id(2), tl.where(fits, tl.where(coded, 1 + used, 1 + room), BAD_SYMBOL))
 
 
 @triton.jit
@@ -143,10 +157,12 @@ def put32(out, value):
 
 
 @Ready
-@triton.jit
-def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def place(frames, room, plan, sizes, starts, words, stride, BLOCK: tl.constexpr):
     """The chunks of a level, their sizes, and with the first the head, to their places in the message."""
     c = tl.program_id(0).to(tl.int64)
+    out, room, plan = bytes_at(frames, TARGET), of_frame(room, stride, 2), of_frame(plan, stride, 8)
+    sizes, starts, words = of_frame(sizes, stride, 4), of_frame(starts, stride, 8), of_frame(words, stride, 4)
     if tl.load(plan + FORM) != CODED:
         return
     out += tl.load(plan + AT)
@@ -173,11 +189,12 @@ def place(room, plan, sizes, starts, words, out, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n"])
-def pack_plain(symbols, n, plan, out, WIDTH: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def pack_plain(frames, plan, stride, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte (see thinwire.kernels.spec), unless the message is coded."""
-    if tl.load(plan + FORM) == CODED:
+    if tl.load(of_frame(plan, stride, 8) + FORM) == CODED:
         return
+    symbols, out, n = bytes_at(frames, SOURCE), bytes_at(frames, TARGET), noted(frames, LENGTH)
     first = tl.program_id(0).to(tl.int64) * TILE
     while first < n:
         lanes = tl.minimum((n - first + 7) // 8, TILE // 8)

@@ -15,6 +15,8 @@ from thinwire.kernels.gpu.rans_plan import (
     ESCAPED,
     FEW,
     HEAD,
+    INNER,
+    INNERS,
     KIND,
     LANES,
     LARGEST_CHUNK,
@@ -28,6 +30,9 @@ from thinwire.kernels.gpu.rans_plan import (
     SYMBOL,
     TOTAL,
     N,
+    noted,
+    of_frame,
+    symbols_at,
 )
 from thinwire.kernels.gpu.ready import Ready
 
@@ -100,9 +105,10 @@ def counts_near(near, symbol):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n", "limit"])
-def count_symbols(symbols, n, counts, limit, BINS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
+@triton.jit(do_not_specialize=["limit", "stride"])
+def count_symbols(frames, counts, limit, stride, BINS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
     """Add the histogram of the symbols below `limit` to `counts`."""
+    symbols, n, counts = symbols_at(frames, INNER), noted(frames, INNERS), of_frame(counts, stride, 8)
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     at = tl.arange(0, BLOCK)
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -141,9 +147,10 @@ def add_eights(even, odd, symbols, limit):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n", "limit"])
-def count_few(symbols, n, counts, limit):
+@triton.jit(do_not_specialize=["limit", "stride"])
+def count_few(frames, counts, limit, stride):
     """The same for symbols 0 to 15, of which a thread counts eight in the 4-bit fields of one number."""
+    symbols, n, counts = symbols_at(frames, INNER), noted(frames, INNERS), of_frame(counts, stride, 8)
     first = tl.program_id(0).to(tl.int64) * FLUSHED
     even = tl.zeros([ROUND // 8], tl.int64)  # symbols 0, 2, 4, ... in fields of 8 bits
     odd = tl.zeros([ROUND // 8], tl.int64)
@@ -254,8 +261,8 @@ def write_table(f, last, symbol, words):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n", "chunk"])
-def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
+@triton.jit(do_not_specialize=["chunk", "stride"])
+def model(frames, counts, chunk, plans, tables, words, stride, BINS: tl.constexpr):
     """Plan, table and head of a level: program 0 for the symbols, 1 for the rare ones.
 
     An entry of the table is magic | rest << 32 | bias << 44 | shift << 57 | rare << 61, with rest = 2^12 - f, such
@@ -263,7 +270,13 @@ def model(counts, n, chunk, plans, tables, words, BINS: tl.constexpr):
     number gives x - 1, which the bias makes good.
     """
     level = tl.program_id(0)
-    n, chunk = n.to(tl.int64), chunk.to(tl.int32)
+    counts, plans, tables, words = (
+        of_frame(counts, stride, 8),
+        of_frame(plans, stride, 8),
+        of_frame(tables, stride, 8),
+        of_frame(words, stride, 4),
+    )
+    n, chunk = noted(frames, INNERS), chunk.to(tl.int32)
     symbol = tl.arange(0, BINS)
     own = tl.load(counts + symbol)
     fits = tl.sum(own, 0) == n  # every symbol was below the limit

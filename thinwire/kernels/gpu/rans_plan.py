@@ -4,6 +4,9 @@ A message has two levels: its symbols, and the rare ones among them, which follo
 (thinwire/kernels/cpu/rans_message.h). Each level has a plan of 16 numbers in device memory, since how long it is and
 how it is cut is known there alone; kernels are launched for as many chunks as there could be, and those beyond the
 plan's end at once.
+
+Frames that are coded together are the third axis of each launch. A table of `ROW` numbers for each says where its
+symbols and its bytes are; scratch memory is the same for all of them, `stride` units of 16 bytes apart.
 """
 
 from __future__ import annotations
@@ -42,8 +45,41 @@ SIZES = tl.constexpr(11)  # where the sizes of the chunks start
 LAST = tl.constexpr(12)  # decoder: the largest symbol with a frequency
 PLAN = tl.constexpr(16)
 
+# Places in a frame's row of the table.
+SOURCE = tl.constexpr(0)  # the address of its symbols; decoder: of its bytes
+TARGET = tl.constexpr(1)  # where its bytes go; decoder: its symbols
+LENGTH = tl.constexpr(2)  # symbols
+FIELDS = tl.constexpr(3)  # bytes of plain fields
+INNER = tl.constexpr(4)  # the address of what is coded: of joined symbols, or of the symbols themselves
+INNERS = tl.constexpr(5)  # encoder: how many these are; decoder: bytes of the frame
+ROW = tl.constexpr(8)
+
 VOTES = os.environ.get("TRITON_INTERPRET", "0") != "1"
 """Whether threads can vote, which the interpreter cannot."""
+
+
+@triton.jit
+def noted(frames, PLACE: tl.constexpr):
+    """A number of this program's frame."""
+    return tl.load(frames + tl.program_id(2) * ROW + PLACE)
+
+
+@triton.jit
+def bytes_at(frames, PLACE: tl.constexpr):
+    """Bytes of this program's frame, at any address."""
+    return noted(frames, PLACE).to(tl.pointer_type(tl.uint8))
+
+
+@triton.jit
+def symbols_at(frames, PLACE: tl.constexpr):
+    """Symbols of this program's frame, at an address from which sixteen are loaded at a time."""
+    return tl.multiple_of(bytes_at(frames, PLACE), 16)
+
+
+@triton.jit
+def of_frame(scratch, stride, SIZE: tl.constexpr):
+    """Scratch memory of this program's frame; its numbers have SIZE bytes."""
+    return scratch + tl.program_id(2).to(tl.int64) * stride * (16 // SIZE)
 
 
 @triton.jit

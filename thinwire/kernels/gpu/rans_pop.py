@@ -15,9 +15,11 @@ from thinwire.kernels.gpu.rans_plan import (
     COUNT,
     ESCAPED,
     FORM,
+    INNER,
     JOINED,
     KIND,
     LANES,
+    LENGTH,
     LOG,
     LOW,
     NARROW,
@@ -25,13 +27,18 @@ from thinwire.kernels.gpu.rans_plan import (
     PLAIN,
     PLAN,
     RARE,
+    SOURCE,
     STATES,
     SYMBOL,
+    TARGET,
     TOTAL,
     N,
     ask_for,
+    bytes_at,
     keep_near,
     look_up,
+    noted,
+    of_frame,
     pick,
     ranks,
 )
@@ -152,30 +159,36 @@ def fill(plan, out):
         first += tl.num_programs(0).to(tl.int64) * 2048
 
 
-@Ready
 @triton.jit
+def popped(frames, plan):
+    """Where the symbols of level 0 go: those of a frame that says that they are joined, where these are."""
+    joined = tl.load(plan + FORM) == JOINED
+    return tl.where(joined, noted(frames, INNER), noted(frames, TARGET)).to(tl.pointer_type(tl.uint8))
+
+
+@Ready
+@triton.jit(do_not_specialize=["stride"])
 def pop_chunks(
-    data,
+    frames,
     plan,
     starts,
     sizes,
     slots,
-    out,
-    joined,
+    rares,
     counts,
     faults,
+    stride,
+    LEVEL: tl.constexpr,
     VOTES: tl.constexpr,
     NEAR: tl.constexpr,
     WINDOW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """The chunks of a level, four at a time; their escapes are counted. A program has four warps.
-
-    They go to `out`, or to `joined` where the frame says that its symbols are.
-    """
+    """The chunks of a level, four at a time; their escapes are counted. A program has four warps."""
     group = tl.program_id(0).to(tl.int64)
-    if tl.load(plan + FORM) == JOINED:
-        out = joined
+    data, plan, slots = bytes_at(frames, SOURCE), of_frame(plan, stride, 8), of_frame(slots, stride, 4)
+    starts, sizes, counts = of_frame(starts, stride, 8), of_frame(sizes, stride, 4), of_frame(counts, stride, 4)
+    out = of_frame(rares, stride, 1) if LEVEL else popped(frames, plan)
     count = tl.load(plan + COUNT)
     if (tl.load(plan + KIND) == ONE) & (count > 0):
         fill(plan, out)
@@ -200,14 +213,17 @@ def pop_chunks(
         tl.store(counts + each, tl.sum(tl.reshape(escapes, [4, 32]), 1), mask=each < count)
         worst = tl.min(fault, 0)
         if worst != 0:
-            tl.atomic_min(faults, worst)
+            tl.atomic_min(faults + tl.program_id(2), worst)
         group += tl.num_programs(0)
 
 
 @Ready
-@triton.jit
-def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def find_rares(frames, plans, counts, places, starts, sizes, faults, stride, BLOCK: tl.constexpr):
     """How many symbols are rare, where those of each chunk go, and the chunks of their own message. One program."""
+    data, plans, faults = bytes_at(frames, SOURCE), of_frame(plans, stride, 8), faults + tl.program_id(2)
+    counts, places = of_frame(counts, stride, 4), of_frame(places, stride, 8)
+    starts, sizes = of_frame(starts, stride, 8), of_frame(sizes, stride, 4)
     count = tl.load(plans + COUNT)
     if (tl.load(plans + ESCAPED) < 0) | (count == 0):
         tl.store(plans + PLAN + COUNT, tl.zeros([], tl.int64))
@@ -222,11 +238,11 @@ def find_rares(data, plans, counts, places, starts, sizes, faults, BLOCK: tl.con
 
 
 @Ready
-@triton.jit
-def put_rares(plans, counts, places, rares, out, joined, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def put_rares(frames, plans, counts, places, rares, stride, BLOCK: tl.constexpr):
     """The rare symbols of every chunk in place of its escapes."""
-    if tl.load(plans + FORM) == JOINED:
-        out = joined
+    plans, counts = of_frame(plans, stride, 8), of_frame(counts, stride, 4)
+    places, rares, out = of_frame(places, stride, 8), of_frame(rares, stride, 1), popped(frames, plans)
     c = tl.program_id(0).to(tl.int64)
     count = tl.where(tl.load(plans + PLAN + COUNT) == 0, 0, tl.load(plans + COUNT))
     log, escape, n = tl.load(plans + LOG), tl.load(plans + ESCAPED), tl.load(plans + N)
@@ -247,11 +263,12 @@ def put_rares(plans, counts, places, rares, out, joined, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit(do_not_specialize=["n"])
-def unpack_plain(data, n, plan, out, WIDTH: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def unpack_plain(frames, plan, stride, WIDTH: tl.constexpr):
     """Fields of WIDTH bits after the frame's first byte, where the frame says that they are plain."""
-    if tl.load(plan + FORM) != PLAIN:
+    if tl.load(of_frame(plan, stride, 8) + FORM) != PLAIN:
         return
+    data, out, n = bytes_at(frames, SOURCE), bytes_at(frames, TARGET), noted(frames, LENGTH)
     first = tl.program_id(0).to(tl.int64) * TILE
     while first < n:
         lanes = tl.minimum((n - first + 7) // 8, TILE // 8)

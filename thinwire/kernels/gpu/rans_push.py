@@ -9,7 +9,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinwire.kernels.gpu.rans_plan import COUNT, LANES, LOG, LOW, NARROW, STATES, N, ask_for, ranks
+from thinwire.kernels.gpu.rans_plan import (
+    COUNT,
+    INNER,
+    LANES,
+    LOG,
+    LOW,
+    NARROW,
+    STATES,
+    N,
+    ask_for,
+    of_frame,
+    ranks,
+    symbols_at,
+)
 from thinwire.kernels.gpu.ready import Ready
 
 
@@ -105,9 +118,15 @@ def push_all(symbols, m, table, end, WIDTH: tl.constexpr, VOTES: tl.constexpr, A
 
 
 @Ready
-@triton.jit
-def push_chunks(symbols, plan, table, room, sizes, rare_counts, VOTES: tl.constexpr, AHEAD: tl.constexpr):
-    """Chunks into their rooms; their bytes and their rare symbols are counted."""
+@triton.jit(do_not_specialize=["stride"])
+def push_chunks(
+    frames, rare_symbols, plan, table, room, sizes, rare_counts, stride, LEVEL: tl.constexpr, VOTES: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Chunks of level 0, the symbols, or 1, the rare ones, into their rooms; bytes and rare symbols are counted."""
+    symbols = of_frame(rare_symbols, stride, 1) if LEVEL else symbols_at(frames, INNER)
+    plan, table, room = of_frame(plan, stride, 8), of_frame(table, stride, 8), of_frame(room, stride, 2)
+    sizes, rare_counts = of_frame(sizes, stride, 4), of_frame(rare_counts, stride, 4)
     c = tl.program_id(0).to(tl.int64)
     count, n, log, lanes = tl.load(plan + COUNT), tl.load(plan + N), tl.load(plan + LOG), tl.load(plan + LANES)
     while c < count:

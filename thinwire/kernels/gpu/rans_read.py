@@ -13,12 +13,15 @@ from thinwire.kernels.gpu.rans_plan import (
     COUNT,
     ESCAPE,
     ESCAPED,
+    FIELDS,
     FORM,
+    INNERS,
     JOINED,
     KIND,
     LANES,
     LARGEST_CHUNK,
     LAST,
+    LENGTH,
     LOG,
     NARROW,
     ONE,
@@ -27,12 +30,16 @@ from thinwire.kernels.gpu.rans_plan import (
     RANS,
     SIZES,
     SMALLEST_CHUNK,
+    SOURCE,
     STATES,
     SYMBOL,
     TAIL,
     TOTAL,
     WIDE,
     N,
+    bytes_at,
+    noted,
+    of_frame,
 )
 from thinwire.kernels.gpu.ready import Ready
 
@@ -169,13 +176,16 @@ def find_chunks(data, plan, n, starts, sizes, BLOCK: tl.constexpr):
 
 
 @Ready
-@triton.jit(do_not_specialize=["size", "plain", "n", "limit"])
-def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, EACH: tl.constexpr, BLOCK: tl.constexpr):
-    """The plans of a frame of `size` bytes: both tables, and the chunks of the symbols. One program.
+@triton.jit(do_not_specialize=["limit", "stride"])
+def read(frames, limit, plans, freq, starts, sizes, faults, stride, EACH: tl.constexpr, BLOCK: tl.constexpr):
+    """The plans of a frame: both tables, and the chunks of the symbols. One program.
 
-    Plain fields take `plain` bytes. Where symbols are joined, EACH of them are one.
+    Where symbols are joined, EACH of them are one.
     """
-    n, end, limit = n.to(tl.int64), size.to(tl.int64), limit.to(tl.int64)
+    plans, freq = of_frame(plans, stride, 8), of_frame(freq, stride, 4)
+    starts, sizes = of_frame(starts, stride, 8), of_frame(sizes, stride, 4)
+    data, plain = bytes_at(frames, SOURCE), noted(frames, FIELDS)
+    n, end, limit = noted(frames, LENGTH), noted(frames, INNERS), limit.to(tl.int64)
     form = byte(data, tl.zeros([], tl.int64), end)
     joined = (form == JOINED) & (EACH > 1)
     n = tl.where(joined, (n + EACH - 1) // EACH, n)
@@ -202,14 +212,15 @@ def read(data, size, plain, n, limit, plans, freq, starts, sizes, faults, EACH: 
             fault = find_chunks(data, plans, n, starts, sizes, BLOCK)
         else:
             tl.store(plans + KIND, tl.zeros([], tl.int64))
-    tl.atomic_min(faults, fault.to(tl.int32))
+    tl.atomic_min(faults + tl.program_id(2), fault.to(tl.int32))
 
 
 @Ready
-@triton.jit
-def fill_slots(plans, freq, slots, BLOCK: tl.constexpr, SYMBOLS: tl.constexpr):
+@triton.jit(do_not_specialize=["stride"])
+def fill_slots(plans, freq, slots, stride, BLOCK: tl.constexpr, SYMBOLS: tl.constexpr):
     """What each of the 2^12 slots of level `program_id(1)` means: symbol | f << 8 | (slot - start) << 20."""
     level = tl.program_id(1)
+    plans, freq, slots = of_frame(plans, stride, 8), of_frame(freq, stride, 4), of_frame(slots, stride, 4)
     plan, freq = plans + level * PLAN, freq + level * 256
     if tl.load(plan + KIND) != RANS:
         return

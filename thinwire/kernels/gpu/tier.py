@@ -206,7 +206,8 @@ class GpuKernels(Kernels):
         scales = [side if side.numel() else out for side in sides]
         every = (*scales, *[scales[0]] * none, *codes, *[codes[0]] * none)
         with launch.on(out):
-            for part, how in plan.passes(quant, blocks, launch.NB):
+            many, warps = launch.decode_shape(quant.width, count)
+            for part, how in plan.passes(quant, blocks, many):
                 table = plan.table(blocks, out.device) if how == plan.RAGGED else None
                 found = (out, out) if table is None else (table.starts, table.reach)
                 constants: dict[str, Any] = {
@@ -218,7 +219,7 @@ class GpuKernels(Kernels):
                     "SIZE": plan.constant(blocks) if how != plan.RAGGED else 0,
                     "COUNT": count,
                     "NB": part.per_program,
-                    "num_warps": launch.WARPS if part.full else 1,
+                    "num_warps": warps if part.full else 1,
                     **launch.PRECISE,
                 }
                 if how != plan.FUSED or blocks.size < TILE:
