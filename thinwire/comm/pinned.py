@@ -98,8 +98,11 @@ class Pinned:
 
     def give_back(self, like: Tensor) -> None:
         """The answer is there; copies of what was taken may still be queued on the stream of `like`'s device."""
-        for block in self._lent:
-            block.free.record(_stream(like))
+        if self._lent:
+            done = self._event()  # one for all: to record another takes the host as long as a small copy
+            done.record(_stream(like))
+            for block in self._lent:
+                block.free = done
         self._free += self._resting
         self._resting, self._lent = self._lent, []
 

@@ -14,6 +14,8 @@ from thinwire.core.errors import PayloadError
 from thinwire.kernels.spec import CHECKED, COVERED, FLAGS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from thinwire.core.verdicts import Verdicts
@@ -92,16 +94,19 @@ class Payload:
 
     def seal(self, scheme: int, key: Key, *, checksum: bool = True, tail: Tail | None = None) -> Payload:
         """Write the header and the checksum, in place; a `tail` is not read again."""
-        flags = CHECKED if checksum else 0
-        size = self.data.numel() - HEADER.size
-        header = HEADER.pack(
-            MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
-        )[:COVERED]
+        header = self._header(scheme, key, checksum=checksum)
         nbytes, partial = tail if checksum and tail else (0, 0)
         # A sum that is a tensor was made by the tier of the data, which may run on the host to be tested.
         here = self.data.is_cpu and isinstance(partial, int)
         (kernels.get("cpu") if here else kernels.select(self.data)).seal(self.data, header, nbytes, partial)
         return self if self.data.is_cpu else replace(self, head=header)
+
+    def _header(self, scheme: int, key: Key, *, checksum: bool) -> bytes:
+        """What the checksum covers of it."""
+        flags, size = CHECKED if checksum else 0, self.data.numel() - HEADER.size
+        return HEADER.pack(
+            MAGIC, VERSION, flags, key.rank & 0xFFFF, scheme, key.step, key.bucket, size, key.hop, 0, 0
+        )[:COVERED]
 
     def open(self, scheme: int, *, key: Key | None = None, at_once: bool = False) -> Header:
         """Check everything that the header says; `key` also checks that step and bucket are the expected ones.
@@ -159,6 +164,13 @@ class Payload:
     def _known(self) -> bytes:
         """The header as the host knows it, which may not know the checksum, or as it is read now."""
         return self.head.ljust(HEADER.size, b"\0")[: HEADER.size] if self.head else _get(self.data, HEADER.size)
+
+
+def seal_all(written: Sequence[tuple[Payload, int, Key]], *, checksum: bool) -> list[Payload]:
+    """`Payload.seal` of payloads on a GPU, each with its scheme and key: launched together, as for one."""
+    headers = [payload._header(scheme, key, checksum=checksum) for payload, scheme, key in written]
+    kernels.select(written[0][0].data).seal_all([payload.data for payload, _, _ in written], headers)
+    return [replace(payload, head=header) for (payload, _, _), header in zip(written, headers, strict=True)]
 
 
 def size_of(head: bytes) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.desk import fetched
-from thinwire.core.payload import Payload, Tail
+from thinwire.core.payload import Payload, Tail, seal_all
 
 if TYPE_CHECKING:
     from thinwire.core.codec import Codec
@@ -48,11 +48,11 @@ class Started:
     checksum: bool
     tail: Tail | None = None
 
-    def seal(self, used: int | None) -> Payload:
-        """The payload with its header."""
+    def trim(self, used: int | None) -> Payload:
+        """The payload with what counts of its body."""
         if used is not None and used < 0:
             raise ValueError("a compressor made a symbol that does not fit its width; its codec cannot write it")
-        return self.payload.trim(used).seal(self.scheme, self.key, checksum=self.checksum, tail=self.tail)
+        return self.payload.trim(used)
 
 
 def finish(started: Sequence[Started]) -> list[Payload]:
@@ -60,10 +60,15 @@ def finish(started: Sequence[Started]) -> list[Payload]:
     known = written([one.used for one in started])
     waiting = [used for used in known if isinstance(used, Tensor)]
     sizes = iter(fetched(torch.cat(waiting)) if waiting else ())
-    return [
-        one.seal(int(next(sizes)) if isinstance(used, Tensor) else used)
+    whole = [
+        one.trim(int(next(sizes)) if isinstance(used, Tensor) else used)
         for one, used in zip(started, known, strict=True)
     ]
+    pairs = list(zip(whole, started, strict=True))
+    alike = len({one.checksum for one in started}) == 1 and all(one.tail is None for one in started)
+    if alike and len(whole) > 1 and not any(payload.data.is_cpu for payload in whole):
+        return seal_all([(payload, one.scheme, one.key) for payload, one in pairs], checksum=started[0].checksum)
+    return [payload.seal(one.scheme, one.key, checksum=one.checksum, tail=one.tail) for payload, one in pairs]
 
 
 def written(begun: Sequence[Used]) -> list[int | Tensor | None]:

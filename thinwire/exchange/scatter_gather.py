@@ -90,7 +90,7 @@ class ScatterGather(Exchange):
         """The mean over ranks."""
         up, down = self.hops.values()
         cuts = shards(ctx.layout, ctx.comm.size)
-        parts = [cut.context(ctx) for cut in cuts]
+        parts = [one.context(ctx) for one in cuts]
         mine = cuts[ctx.comm.rank].layout
         senders, receivers = part(state, "up.send."), part(state, "down.recv.")
         slots = up.memory.slots()
@@ -105,7 +105,7 @@ class ScatterGather(Exchange):
         arrived = await ctx.comm.all_to_all(sent, sizes=sizes, exact=up.predictable)
 
         owned = parts[ctx.comm.rank]
-        back = [cut.context(ctx, hop=1) for cut in cuts]
+        back = [one.context(ctx, hop=1) for one in cuts]
         heard, sends, there = part(state, "up.recv."), part(state, "down.send."), back[ctx.comm.rank]
         if self.reduce == "mean":
             payload = relay(up, arrived, heard, owned, down, sends, there)
@@ -131,12 +131,12 @@ class ScatterGather(Exchange):
         """Shards to their owners, and their means to everybody."""
         up, down = self.hops.values()
         cuts = shards(layout, n)
-        sizes = [cut.layout.numel for cut in cuts]
+        sizes = [one.layout.numel for one in cuts]
         return [
             Code("encode", up.encoder.id, layout.numel),
-            Scatter(tuple(size(up, cut.layout) for cut in cuts)),
+            Scatter(tuple(size(up, one.layout) for one in cuts)),
             Code("decode", up.encoder.id, tuple(n * d for d in sizes)),
             Code("encode", down.encoder.id, tuple(sizes)),
-            Gather(tuple(size(down, cut.layout) for cut in cuts)),
+            Gather(tuple(size(down, one.layout) for one in cuts)),
             Code("decode", down.encoder.id, layout.numel),
         ]

@@ -127,6 +127,11 @@ class Kernels(ABC):
         enter it by their sum alone.
         """
 
+    def seal_all(self, payloads: Sequence[Tensor], headers: Sequence[bytes]) -> None:
+        """`seal` for several payloads, each with its header."""
+        for data, header in zip(payloads, headers, strict=True):
+            self.seal(data, header)
+
     @abstractmethod
     def sealed(self, data: Tensor) -> bool:
         """Whether a payload's checksum is right; waits for a GPU."""

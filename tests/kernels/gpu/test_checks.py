@@ -15,6 +15,7 @@ from thinwire.codecs import Rans, native
 from thinwire.compressors import Qsgd, ScaledSign
 from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
+from thinwire.core.payload import seal_all
 from thinwire.core.verdicts import Verdicts
 from thinwire.kernels.spec import HEADER
 
@@ -46,6 +47,21 @@ def test_damage_is_found(n: int, checksum: bool) -> None:
         assert not bool(tier.damaged([payload.data]))
     shifted = torch.cat((payload.data[:1], payload.data))[1:]  # at an odd address
     assert bool(tier.damaged([shifted])) == bool(tier.damaged([payload.data]))
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_payloads_that_are_sealed_together_are_those_sealed_alone(checksum: bool) -> None:
+    sizes = [0, 3, 9000, 17, 40, 8160, 5, 1, 12, 64]  # more than one launch takes, and than one program sums
+    together, alone = ([Payload.new(n, DEVICE) for n in sizes] for _ in range(2))
+    for n, *both in zip(sizes, together, alone, strict=True):
+        for payload in both:
+            payload.body.copy_(torch.arange(n).to(torch.uint8))
+    keys = [Key(step=n, rank=n % 3) for n in sizes]
+    seal_all([(p, n + 7, k) for p, n, k in zip(together, sizes, keys, strict=True)], checksum=checksum)
+    with kernels.force("reference"):
+        for payload, n, key in zip(alone, sizes, keys, strict=True):
+            payload.seal(n + 7, key, checksum=checksum)
+    assert [torch.equal(a.data, b.data) for a, b in zip(together, alone, strict=True)] == [True] * len(sizes)
 
 
 def test_of_many_payloads_the_damaged_ones_are_found() -> None:

@@ -1,4 +1,4 @@
-"""Whether checksums of payloads are wrong, in Triton: one number each, left on the device for whoever asks later.
+"""Checksums of several payloads, in Triton: written, or whether they are wrong, left on the device for whoever asks later.
 
 Up to eight payloads share two launches, because a host that trains takes longer to launch than a GPU to add.
 """
@@ -43,6 +43,26 @@ def sums(d0, d1, d2, d3, d4, d5, d6, d7, n0, n1, n2, n3, n4, n5, n6, n7, totals,
     for i in tl.static_range(8):
         if which == i:
             some(data[i], sizes[i], totals, which, part, SIZE)
+
+
+@triton.jit
+def sealed(data, heads, totals, which):
+    """Write the header and its checksum, with the body's sum."""
+    place = tl.arange(0, 8)
+    word = tl.load(heads + which * 8 + place)
+    s = tl.sum(keyed(word, place), axis=0) + tl.load(totals + which)  # the last word is 0
+    tl.store(data + place, tl.where(place == 7, finish(s), word))
+
+
+@Ready
+@triton.jit
+def seals(d0, d1, d2, d3, d4, d5, d6, d7, heads, totals):
+    """The headers of payloads whose bodies `sums` has added up; each has eight words of `heads`, the last of them 0."""
+    which = tl.program_id(0)
+    data = (d0, d1, d2, d3, d4, d5, d6, d7)
+    for i in tl.static_range(8):
+        if which == i:
+            sealed(data[i], heads, totals, which)
 
 
 @triton.jit

@@ -13,6 +13,7 @@ from thinwire.kernels.gpu import plan, segments
 from thinwire.kernels.gpu.plan import FUSED, SEGMENT, Part, mode, passes
 from thinwire.kernels.spec import TILE, Blocks, Norm, Quant
 
+HERE = nullcontext()
 PRECISE = {"enable_fp_fusion": False}  # every operation rounds once, as in the reference
 ROWS = 32  # of 64 lanes, that a program has under way where scales are found before an encode
 NB, WARPS = 8, 4  # tiles per program
@@ -27,7 +28,9 @@ FEW_REGISTERS = 64  # measured: the compiler's own choice keeps too few threads 
 
 def on(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it that of the tensor."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return HERE
+    return torch.cuda.device(x.device)
 
 
 def shape(width: int, *, feedback: bool) -> tuple[int, dict[str, Any]]:
@@ -47,7 +50,10 @@ def decode_shape(width: int, count: int) -> tuple[int, int]:
 def as_words(codes: Tensor) -> Tensor:
     """Bytes from an address that words may be stored to."""
     assert codes.data_ptr() % 4 == 0
-    return codes[: codes.numel() // 4 * 4].view(torch.int32) if codes.numel() >= 4 else codes
+    n = codes.numel()
+    if n < 4:
+        return codes
+    return (codes if n % 4 == 0 else codes[: n // 4 * 4]).view(torch.int32)
 
 
 def scaled(

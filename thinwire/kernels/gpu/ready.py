@@ -55,8 +55,9 @@ def kind(a: Any) -> Any:
     >>> kind(48), kind(7), kind(1), kind(0.5)
     ((True, False, True), (False, False, True), (False, True, True), <class 'float'>)
     """
-    if isinstance(a, Tensor):
-        return a.dtype, a.data_ptr() % 16 == 0
-    if type(a) is int:
+    what = type(a)
+    if what is int:  # before tensors: to ask whether a number is one takes longer than to ask whether a tensor is
         return a % 16 == 0, a == 1, -SMALL <= a < SMALL
-    return type(a)
+    if what is float:
+        return what
+    return (a.dtype, a.data_ptr() % 16 == 0) if isinstance(a, Tensor) else what

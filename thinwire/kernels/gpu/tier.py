@@ -55,7 +55,7 @@ class GpuKernels(Kernels):
                     x if residual is None else residual,
                     scales if scales.numel() else x,
                     launch.as_words(codes),
-                    partial[done:],
+                    partial[done:] if done else partial,
                     x if table is None else table.starts,
                     x if table is None else table.reach,
                     blocks.n,
@@ -168,6 +168,22 @@ class GpuKernels(Kernels):
         with launch.on(data):
             sums.seal[(1,)](launch.as_words(data), rest // 4 if few else 0, *others, *words, STEP=1024)
 
+    def seal_all(self, payloads: Sequence[Tensor], headers: Sequence[bytes]) -> None:
+        if any(data.data_ptr() % 16 or data.numel() < HEADER for data in payloads):
+            super().seal_all(payloads, headers)
+            return
+        for at in range(0, len(payloads), checks.MOST):
+            some, heads = payloads[at : at + checks.MOST], headers[at : at + checks.MOST]
+            every, sizes = _in_one_launch(some)
+            words = torch.frombuffer(bytearray(b"".join(head + bytes(4) for head in heads)), dtype=torch.int32)
+            there = words.pin_memory().to(some[0].device, non_blocking=True) if some[0].is_cuda else words
+            totals = some[0].new_zeros(len(some), dtype=torch.int64)
+            with launch.on(totals):
+                if all(head[FLAGS] & CHECKED for head in heads):
+                    grid = -(-max(sizes) // (4 * checks.WORDS))
+                    checks.sums[(grid, len(some))](*every, *sizes, totals, SIZE=checks.WORDS)
+                checks.seals[(len(some),)](*every, there, totals, num_warps=1)
+
     def sealed(self, data: Tensor) -> bool:
         return not bool(self.damaged([data]))
 
@@ -177,10 +193,9 @@ class GpuKernels(Kernels):
         found = []
         for at in range(0, len(payloads), checks.MOST):
             some = payloads[at : at + checks.MOST]
-            count, none = len(some), checks.MOST - len(some)
-            words = [launch.as_words(data) for data in some]
+            count = len(some)
             totals, out = some[0].new_zeros((2, count), dtype=torch.int64)
-            every, sizes = [*words, *[words[0]] * none], [*(data.numel() for data in some), *[0] * none]
+            every, sizes = _in_one_launch(some)
             with launch.on(out):
                 grid = -(-max(sizes) // (4 * checks.WORDS))
                 checks.sums[(grid, count)](*every, *sizes, totals, SIZE=checks.WORDS)
@@ -253,6 +268,13 @@ class GpuKernels(Kernels):
                 where = (n - cut, first + cut // 4)
                 sums.ragged_total[(rest,)](data[cut:], partial[words:], *where, BYTES=BYTES)
         return partial
+
+
+def _in_one_launch(payloads: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
+    """The words of payloads, and their sizes in bytes, as `checks` is given them: always `MOST` of each."""
+    none = checks.MOST - len(payloads)
+    words = [launch.as_words(data) for data in payloads]
+    return [*words, *[words[0]] * none], [*(data.numel() for data in payloads), *[0] * none]
 
 
 def _device() -> torch.device:
