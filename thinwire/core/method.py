@@ -24,6 +24,7 @@ P = ParamSpec("P")
 class Sizes(NamedTuple):
     """Of the pieces that a gradient travels in, in 2^20 bytes of float32, and how many are open at a time."""
 
+    first_mb: float  # of the bucket that backward fills first
     bucket_mb: float
     chunk_mb: float
     in_flight: int
@@ -31,7 +32,7 @@ class Sizes(NamedTuple):
 
 ON_CPU, ON_GPU = (16.0, 16.0), (128.0, 192.0)  # buckets and chunks
 LEAST_ON_GPU = 64.0  # of a bucket
-QUARTERS = 4  # buckets of a model on a GPU, as far as these two allow
+QUARTERS = 4  # buckets of a model on a GPU, as far as these two allow; the first has a quarter of one
 
 
 @final
@@ -44,7 +45,8 @@ class Overlap(Config):
 
     What is None depends on where the gradients are. On a CPU both sizes are 16. To a GPU large pieces are no slower
     than small ones, but the host takes as long to launch them: there buckets have a quarter of the model, from 64 to
-    128, so that something travels while backward computes, and chunks have 192, so that few tensors are cut.
+    128, so that something travels while backward computes, and chunks have 192, so that few tensors are cut. The
+    first bucket has a quarter of the others' size, so that the link is busy soon.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
     what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
@@ -75,12 +77,14 @@ class Overlap(Config):
         """What the settings are for gradients on this kind of device, in a model of so many megabytes.
 
         >>> Overlap(chunk_mb=4).sizes("cuda", model_mb=400)
-        Sizes(bucket_mb=100.0, chunk_mb=4, in_flight=5)
+        Sizes(first_mb=25.0, bucket_mb=100.0, chunk_mb=4, in_flight=5)
         """
         bucket, chunk = ON_GPU if device == "cuda" else ON_CPU
         if device == "cuda":
             bucket = min(bucket, max(LEAST_ON_GPU, model_mb / QUARTERS))
+        first = bucket / QUARTERS if device == "cuda" else bucket
         return Sizes(
+            first if self.bucket_mb is None else self.bucket_mb,
             bucket if self.bucket_mb is None else self.bucket_mb,
             chunk if self.chunk_mb is None else self.chunk_mb,
             self.in_flight,

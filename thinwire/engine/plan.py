@@ -1,9 +1,9 @@
 """Plan: which tensors travel together, and which of them are compressed.
 
 Parameters are taken in the order in which backward is expected to finish them, last first, and packed into buckets of
-at most `bucket_mb` of the overlap. A bucket holds tensors of one parameter group (they share a learning rate) and one
-device. Tensors below `min_size` elements, or whose name matches `exclude`, travel uncompressed in one side bucket per
-device; QSGD's authors, too, leave tensors below 10,000 elements uncompressed.
+at most `bucket_mb` of the overlap, of which the first may be smaller. A bucket holds tensors of one parameter group
+(they share a learning rate) and one device. Tensors below `min_size` elements, or whose name matches `exclude`, go
+uncompressed in one side bucket per device; QSGD's authors, too, leave tensors below 10,000 elements uncompressed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def make_plan(
     parcels: list[Parcel] = []
     open_: list[Item] = []
     for item in reversed([i for i in items if i.name not in aside]):
-        limit = max(1, int(overlap.sizes(item.device.type, whole_mb).bucket_mb * (1 << 20) / 4))
+        sizes = overlap.sizes(item.device.type, whole_mb)
+        limit = max(1, int((sizes.bucket_mb if parcels else sizes.first_mb) * (1 << 20) / 4))
         full = sum(i.numel for i in open_) + item.numel > limit
         if open_ and (full or (item.group, item.device) != (open_[0].group, open_[0].device)):
             parcels.append(Parcel(tuple(open_), True))
