@@ -1,10 +1,10 @@
 """Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
-rate, the link itself, with messages of their own. From that every cell is forecast. Only then are steps taken: in its
-turn a contestant is built, warms up on free links, and takes timed steps at every rate. Each starts at a barrier and
-ends when the slowest rank has ended. All have several turns, so that what disturbs the machine for a while is not
-taken for one of them. No step that is forecast is used to forecast it, or another one.
+rate, the link itself, with messages of their own, and at the highest some steps of a method that is not forecast. From
+that every cell is forecast. Only then are steps taken: in its turn a contestant is built, warms up on free links, and
+takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All have several
+turns, so that what disturbs the machine for a while is not taken for one of them. No step that is forecast is used to forecast it, or another one.
 
     error = predicted / measured - 1
 
@@ -124,14 +124,17 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     makes = steps_of(batch(job.params, job.batch).to(job.device), None, None)
     profile = measured(net, makes, sockets=sockets, company=company, rivals=job.rivals, say=tell)
     computing = profile.computing.slowest(company.slowest(profile.computing.steps))
-    contestants = [*profile.rivals(), *(profile.contestant(tw.method(text), n) for text in job.methods)]
     settings = {}
     for rate in job.rates:
         tell(f"the link at {rate}")
         reshape(rate)
         link = between.link(lanes, sockets, bits_per_second(rate))
         settings[rate] = Setting(n, link, computing, profile.sockets, together=True)
-    return settings, contestants
+    fastest = max(job.rates, key=bits_per_second)
+    reshape(fastest)
+    profile.gauge(settings[fastest])
+    reshape(FREE)
+    return settings, [*profile.rivals(), *(profile.contestant(tw.method(text), n) for text in job.methods)]
 
 
 class Cell(NamedTuple):

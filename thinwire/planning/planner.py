@@ -80,6 +80,8 @@ def plan(
     if together:
         profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
     setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
+    if together and link is None:
+        profile.gauge(setting)
     return outlook_of(profile, setting, known)
 
 

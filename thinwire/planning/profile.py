@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 
 from thinwire.engine.plan import plan_of
+from thinwire.planning import gauge
 from thinwire.planning.alone import ENGINE, overheads
 from thinwire.planning.company import Company
 from thinwire.planning.computing import Computing, gradients, measure
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.engine.plan import Parcel
     from thinwire.planning.computing import Makes, Step
+    from thinwire.planning.outlook import Setting
 
 ROUNDS, PLAYED, BESIDE = 3, 7, 2  # of each bucket that are timed: among other ranks, in lanes, and in company there
 WARM = 3  # rounds of each lane that are not timed
@@ -66,6 +68,7 @@ class Profile:
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
+    taken: Callable[[], float] | None = None  # takes real steps between hosts; see `gauge`
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
@@ -75,6 +78,19 @@ class Profile:
         return [
             rival.contestant(name, items, self.spent[name]) for name, rival in RIVALS.items() if name in self.spent
         ]
+
+    def gauge(self, setting: Setting) -> None:
+        """Let real steps, here and on the setting's link, say what the engine takes, where the link is no bottleneck.
+
+        All ranks call this. Otherwise it is what the engine takes on a rank alone.
+        """
+        assert self.taken is not None  # there are hosts
+        self.say("steps between the hosts")
+        one = replace(self.contestant(gauge.method(), setting.hosts), overhead=0.0)
+        found = setting.replay(one)
+        (seconds,) = self.company.typical([self.taken() - found.step])
+        if found.binds != "link":
+            self.spent[ENGINE] = max(0.0, seconds)
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
         """A method on so many ranks, measured now."""
@@ -259,4 +275,5 @@ def measured(
     say("DDP and its hooks")
     spent = overheads(model, makes, company, rivals)
     step, _ = makes(twin)
-    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device)
+    taken = None if company.everybody is None else partial(gauge.seconds, model, makes, company)
+    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device, taken)
