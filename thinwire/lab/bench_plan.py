@@ -1,10 +1,11 @@
 """Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
-rate, the link itself, with messages of their own, and at the highest some steps of a method that is not forecast. From
-that every cell is forecast. Only then are steps taken: in its turn a contestant is built, warms up on free links, and
-takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All have several
-turns, so that what disturbs the machine for a while is not taken for one of them. No step that is forecast is used to forecast it, or another one.
+rate, the link itself, with messages of their own, and at the highest some steps of a method that is not forecast.
+From that every cell is forecast. Only then are steps taken: in its turn a contestant is built, warms up on free
+links, and takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All
+have several turns, so that what disturbs the machine for a while is not taken for one of them. No step that is
+forecast is used to forecast it, or another one.
 
     error = predicted / measured - 1
 
