@@ -139,10 +139,12 @@ class Profile:
         each = lengths[0]
         largest = self._largest(method).layout.shapes
         tape = found.tape if parcel.layout.shapes == largest else None
-        self._taped[method.id, parcel.layout.shapes, n] = Taped(tape, n, median(map(sum, played.rounds)))
+        self._taped[method.id, parcel.layout.shapes, n] = Taped(
+            tape, n, undisturbed([sum(one) for one in played.rounds])
+        )
         slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
-        scripts = timed(found.scripts, [median(one) for one in zip(*rounds, strict=True)])
+        scripts = timed(found.scripts, [undisturbed(one) for one in zip(*rounds, strict=True)])
         (recorded,) = company.typical([_seconds(found.scripts)])
         return found._replace(scripts=scripts) if _seconds(scripts) < recorded else found
 
@@ -212,6 +214,16 @@ class Profile:
         expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
+
+
+def undisturbed(times: Sequence[float]) -> float:
+    """The median, without rounds of more than twice the lower quartile: new memory may disturb many rounds in a row.
+
+    >>> undisturbed([48.9, 52.1, 47.9, 47.8, 56.4, 6.0, 4.4])
+    5.2
+    """
+    least = sorted(times)[len(times) // 4]
+    return median(one for one in times if one <= 2 * least)
 
 
 def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
