@@ -73,10 +73,21 @@ class Profile:
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
     def rivals(self) -> list[Contestant]:
-        """Those of DDP and its hooks that were measured."""
-        items = self.computing.items
+        """Those of DDP and its hooks that were measured, on no more cores than a rank has: times hold for that."""
+        made = [
+            rival.contestant(name, self.computing.items, self.spent[name])
+            for name, rival in RIVALS.items()
+            if name in self.spent
+        ]
         return [
-            rival.contestant(name, items, self.spent[name]) for name, rival in RIVALS.items() if name in self.spent
+            replace(
+                one,
+                sendings=tuple(
+                    sending._replace(scripts=_at_most(sending.scripts, self.computing.share))
+                    for sending in one.sendings
+                ),
+            )
+            for one in made
         ]
 
     def gauge(self, setting: Setting) -> None:
