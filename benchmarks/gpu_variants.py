@@ -66,11 +66,11 @@ VARIANTS = [
       for constants in ({}, {f"{LAUNCH}.ROWS": 64}, {f"{LAUNCH}.TURNED": False})),
     *(Variant("encode", method, constants)
       for method in (E2M1, E4M3) for constants in ({}, {f"{FLOATS}.ONE_WARP": (8, 4)})),
-    *(Variant("mean8", method, constants)
-      for method in ("qsgd:bits=1", "qsgd:bits=2") for constants in ({}, shape(4, 2))),
+    *(Variant("mean8", "qsgd:bits=1", constants) for constants in ({}, shape(4, 2), shape(2, 1))),
+    *(Variant("mean8", "qsgd:bits=2", {f"{LAUNCH}.MEANS": means}) for means in ({2: (2, 1)}, {2: (4, 2)}, {})),
     *(Variant("mean8", method, constants) for method in (E2M1, E4M3) for constants in ({}, shape(4, 2, FLOATS))),
     Variant("mean8", "one-bit", {}),
-    *(Variant("hadamard", "hadamard:block=65536", {f"{TURN}.PART": 1 << k}) for k in (26, 23, 22)),
+    *(Variant("hadamard", "hadamard:block=65536", {f"{TURN}.PART": 1 << k}) for k in (26, 24, 23)),
 ]  # fmt: skip
 
 

@@ -31,12 +31,13 @@ from thinwire.comm.processes import Processes
 from thinwire.core.comm import Comm
 from thinwire.core.rates import HIGHEST
 from thinwire.planning.link import HEADERS, Cost, Link, Sockets
+from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Ask
 
 SMALL, LARGE = 16, 16 << 20  # elements of a small sum, bytes of a large one
 ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not be so large
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
-PINGS, BULKS, LOADED = 20, 4, 3
+PINGS, BULKS, LOADED = 20, 6, 3
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
 NAP = 0.005  # seconds in which a host computes before it sends
 SHORT, BRIEF = (
@@ -88,7 +89,11 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
         good = HEADERS if rate is None else _part(speed, rate, bulk.wall)
         found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
         found = replace(found, burst=_burst(driver, found, known, n, group))
-        found = replace(found, single=_crowds(drivers[:1], found, n, group), crowds=_crowds(drivers, found, n, group))
+        in_turn = [
+            [one] for one in drivers
+        ]  # as the engine's: each has rested when its turn comes, and starts slowly
+        single, crowds = _crowds(in_turn, found, n, group), _crowds([drivers], found, n, group)
+        found = replace(found, single=single, crowds=crowds)
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
     free = around * known.ring.byte > TIGHT or found.rate == HIGHEST
@@ -127,20 +132,28 @@ def _rested(
 
 
 def _crowds(
-    drivers: Sequence[Processes], link: Link, n: int, group: dist.ProcessGroup
+    teams: Sequence[Sequence[Processes]], link: Link, n: int, group: dist.ProcessGroup
 ) -> tuple[tuple[float, float], ...]:
-    """By the bytes that a rank sends in one lane: the part of the rate that carries data while these lanes send."""
-    times = CROWDS if len(drivers) > 1 else SINGLE
-    first = median(_crowd(drivers, Ask("scatter", SMALL * n), n, group) for _ in range(times))
+    """By the bytes that a rank sends in one lane: the part of the rate that carries data while a team's lanes send.
+
+    Teams of equal size take turns.
+    """
+    lanes = len(teams[0])
+    times = CROWDS if lanes > 1 else SINGLE
+
+    def sent(ask: Ask) -> float:
+        return median(_crowd(teams[turn % len(teams)], ask, n, group) for turn in range(times))
+
+    first = sent(Ask("scatter", SMALL * n))
     found, speed = [], link.rate / 8 * HEADERS
     for step in range(STEPS):
         ask = Ask("scatter", TINY * TIMES**step)
-        every = len(drivers) * ask.sent(n)
+        every = lanes * ask.sent(n)
         if every / speed > LONG:
             break
         expected = every / speed - link.burst / (link.rate / 8)
         if expected > first:  # what is shorter says nothing about the link
-            taken = median(_crowd(drivers, ask, n, group) for _ in range(times)) - first
+            taken = sent(ask) - first
             found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
 
@@ -226,7 +239,7 @@ def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessG
         request()
         walls.append(time.perf_counter() - start)
     cpu = (time.process_time() - cpu) / times
-    return Taken(_largest(min(walls) if best else median(walls), group), _largest(cpu, group))
+    return Taken(_largest(min(walls) if best else undisturbed(walls), group), _largest(cpu, group))
 
 
 def _ready(driver: Processes, ask: Ask, n: int) -> Callable[[], None]:

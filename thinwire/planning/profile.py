@@ -28,6 +28,7 @@ from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
 from thinwire.planning.record import EXACT, Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
+from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
 
 if TYPE_CHECKING:
@@ -225,16 +226,6 @@ class Profile:
         expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
-
-
-def undisturbed(times: Sequence[float]) -> float:
-    """The median, without rounds of more than twice the lower quartile: new memory may disturb many rounds in a row.
-
-    >>> undisturbed([48.9, 52.1, 47.9, 47.8, 56.4, 6.0, 4.4])
-    5.2
-    """
-    least = sorted(times)[len(times) // 4]
-    return median(one for one in times if one <= 2 * least)
 
 
 def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 TILE = 12  # log2 of the elements of a program
 ALONE = 13  # log2 of the largest block that one program holds
 PART = 1 << 26
-"""Elements that go through both passes of larger blocks. The second finds fewer in the cache, but launches take longer:
-on one H200 0.27 ms for 2^26 elements at once, 0.27 in parts of 2^23, 0.33 in parts of 2^22 (gpu_variants.py)."""
+"""Elements that go through both passes of larger blocks. Of fewer the second pass finds more in the cache, but launches
+take longer: on one H200 0.258 ms for 2^26 elements at once, 0.263 in parts of 2^24, 0.274 of 2^23 (gpu_variants.py)."""
 WORDS = ("k0", "k1", "first", "c1", "c2", "c3")
 LIMIT = tl.constexpr(TOP)
 

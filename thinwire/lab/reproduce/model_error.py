@@ -12,7 +12,6 @@ ms.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -51,22 +50,19 @@ MEASURED = (
     Step("step-hosts-16", "100mbit", "qsgd:bits=4", 1772.7, 40.2, 48.7),
     Step("step-hosts-16", "100mbit", "ecq-sgd", 344.5, 40.2, 129.3),
     Step("step-hosts-16", "100mbit", "ef-signsgd", 463.4, 40.2, 68.9),
-    Step("step-hosts-cuda", "1gbit", "sgd", 6469.6, 133.9, 0.0),
-    Step("step-hosts-cuda", "1gbit", "fp16", 3318.5, 133.9, 0.0),
-    Step("step-hosts-cuda", "1gbit", "qsgd:bits=4", 943.2, 133.9, 19.2),
-    Step("step-hosts-cuda", "1gbit", "ecq-sgd", 357.4, 133.9, 208.1),
-    Step("step-hosts-cuda", "1gbit", "ecq-sgd:levels=2", 330.4, 133.9, 332.2),
-    Step("step-hosts-cuda", "1gbit", "ef-signsgd", 346.6, 133.9, 23.1),
-    Step("step-hosts-cuda", "10gbit", "sgd", 738.3, 133.6, 0.0),
-    Step("step-hosts-cuda", "10gbit", "fp16", 474.5, 133.6, 0.0),
-    Step("step-hosts-cuda", "10gbit", "qsgd:bits=4", 221.2, 133.6, 22.0),
-    Step("step-hosts-cuda", "10gbit", "ecq-sgd", 260.5, 133.6, 243.9),
-    Step("step-hosts-cuda", "10gbit", "ecq-sgd:levels=2", 290.0, 133.6, 357.0),
-    Step("step-hosts-cuda", "10gbit", "ef-signsgd", 179.2, 133.6, 25.5),
+    Step("step-hosts-cuda", "1gbit", "sgd", 6845.5, 134.1, 0.0),
+    Step("step-hosts-cuda", "1gbit", "fp16", 3242.4, 134.1, 0.0),
+    Step("step-hosts-cuda", "1gbit", "qsgd:bits=4", 987.3, 134.1, 13.9),
+    Step("step-hosts-cuda", "1gbit", "ecq-sgd", 319.3, 134.1, 70.9),
+    Step("step-hosts-cuda", "1gbit", "ecq-sgd:levels=2,block=2048,alpha=0.1", 214.6, 134.1, 70.8),
+    Step("step-hosts-cuda", "1gbit", "ef-signsgd", 352.9, 134.1, 17.3),
+    Step("step-hosts-cuda", "10gbit", "sgd", 741.8, 133.7, 0.0),
+    Step("step-hosts-cuda", "10gbit", "fp16", 524.9, 133.7, 0.0),
+    Step("step-hosts-cuda", "10gbit", "qsgd:bits=4", 214.0, 133.7, 13.4),
+    Step("step-hosts-cuda", "10gbit", "ecq-sgd", 191.8, 133.7, 78.9),
+    Step("step-hosts-cuda", "10gbit", "ecq-sgd:levels=2,block=2048,alpha=0.1", 192.3, 133.7, 86.5),
+    Step("step-hosts-cuda", "10gbit", "ef-signsgd", 175.1, 133.7, 18.7),
 )
-
-
-RECORDED = tw.Overlap(bucket_mb=64, chunk_mb=64, in_flight=5)  # the pieces on a GPU when its steps were recorded
 
 
 def load_of(one: Step) -> Load:
@@ -79,8 +75,6 @@ def load_of(one: Step) -> Load:
 def modelled(one: Step) -> float:
     """Milliseconds of the step by the model."""
     method, load, network = tw.method(one.method), load_of(one), tw.Network(one.rate, LATENCY)
-    if one.file == "step-hosts-cuda":
-        method = replace(method, overlap=RECORDED)
     unit = foresee(method, load, HOSTS, steps=1, network=network, costs=Costs(Pass(UNIT, UNIT))).coded / HOSTS
     each = UNIT * one.passes / 1e3 / unit if unit else 0.0
     costs = Costs(Pass(each, each), at_once=THREADS)

@@ -1,0 +1,19 @@
+"""Rounds: what several timings of the same thing say it takes."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def undisturbed(times: Sequence[float]) -> float:
+    """The median, without rounds of more than twice the lower quartile: new memory may disturb many rounds in a row.
+
+    >>> undisturbed([48.9, 52.1, 47.9, 47.8, 56.4, 6.0, 4.4])
+    5.2
+    """
+    least = sorted(times)[len(times) // 4]
+    return median(one for one in times if one <= 2 * least)
