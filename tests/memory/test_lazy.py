@@ -8,9 +8,11 @@ from battery import vector
 from lockstep import Quadratics
 
 from thinwire import Channel, Context, Key, Layout
+from thinwire.codecs import BitPack, Rans
 from thinwire.comm import Comm
 from thinwire.compressors import Identity, LaqGrid, Sign
 from thinwire.core.clock import Clock
+from thinwire.core.codec import Codec
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, ScatterGather
 from thinwire.lab.world import World
@@ -88,9 +90,10 @@ def test_what_is_not_finite_is_sent_and_not_remembered() -> None:
         assert not memory.receive(sent, {"last": torch.ones(2)})[1].isfinite()
 
 
-def test_both_hops_of_scatter_gather_may_skip() -> None:
+@pytest.mark.parametrize("codec", [BitPack(), Rans()])
+def test_both_hops_of_scatter_gather_may_skip(codec: Codec) -> None:
     xs = [vector(2300, seed=r) for r in range(4)]
-    world = World(ScatterGather(Channel(LaqGrid(bits=8), Lazy())), Layout.flat(2300))
+    world = World(ScatterGather(Channel(LaqGrid(bits=8), Lazy(), codec)), Layout.flat(2300))
     for _ in range(8):
         out = world.step(xs)
     assert world.uploads == 4 * 3 + 3  # three shards, one mean of each: what stays is sent once

@@ -103,6 +103,8 @@ class Rans(Codec):
 
     def begin_read_all(self, data: Sequence[Tensor], width: int, out: Sequence[Tensor]) -> list[Tensor | int]:
         """The same for several messages."""
+        if not data:
+            return []
         given = [one.detach().contiguous() for one in data]
         return list(find("rans.decode", given[0], decode_frames)(given, width, out))
 

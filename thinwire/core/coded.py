@@ -7,22 +7,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, final
 
 import torch
 
 from thinwire.core.codec import Codec
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
-from thinwire.core.started import Symbols, Used, written
+from thinwire.core.started import Symbols, Used, whole, written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
     from thinwire.core.payload import Payload
     from thinwire.core.types import Key, Layout
+
+
+AT_ONCE = 8  # payloads whose symbols are in memory at the same time
+Wanted: TypeAlias = "tuple[Payload, Layout, Tensor, Key | None]"
+"""A payload, its layout, where it is decoded to, and the key of its round."""
+T = TypeVar("T")
 
 
 class SymbolCompressor(Compressor):
@@ -99,7 +105,7 @@ class Coded(Compressor):
 
     def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
         """Write the side information, then the codec's bytes."""
-        return written([self.start(x, layout, key, body, None)])[0]
+        return whole(written([self.start(x, layout, key, body, None)])[0])
 
     def write_with_feedback(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, e: Tensor, alpha: float, beta: float
@@ -107,12 +113,12 @@ class Coded(Compressor):
         """Encode, and keep the error, which is known before the codec runs because the codec loses nothing."""
         if not isinstance(self.compressor, FeedbackSymbols):
             return super().write_with_feedback(x, layout, key, body, e, alpha, beta)
-        return written([self.start(x, layout, key, body, (e, alpha, beta))])[0]
+        return whole(written([self.start(x, layout, key, body, (e, alpha, beta))])[0])
 
     def start(
         self, x: Tensor, layout: Layout, key: Key, body: Tensor, fed: tuple[Tensor, float, float] | None
     ) -> Used:
-        """The side information, and the symbols that the codec is to write."""
+        """The side information, and the symbols that the codec is to write; on a CPU it writes them at once."""
         c, side = self.compressor, self.compressor.side_bytes(layout)
         if fed is None:
             symbols = c.write_symbols(x, layout, key, body[:side])
@@ -120,6 +126,8 @@ class Coded(Compressor):
             symbols = c.write_symbols_with_feedback(x, layout, key, body[:side], *fed)
         else:
             return self.write_with_feedback(x, layout, key, body, *fed)
+        if symbols.is_cpu:  # while they are in the cache
+            return side + self.codec.begin_write(symbols, c.width, body[side:])
         return Symbols(self.codec, symbols, c.width, body[side:], side)
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
@@ -133,24 +141,24 @@ class Coded(Compressor):
     def mean(
         self, payloads: Sequence[Payload], layout: Layout, out: Tensor, weight: float, key: Key | None = None
     ) -> None:
-        """One after another; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
+        """Added in order; what a GPU finds wrong with the codec's bytes is left to the payload's `later`."""
         if not (layout.numel and payloads and all(self._defers(payload) for payload in payloads)):
             super().mean(payloads, layout, out, weight, key)
             return
-        flat = out.detach().view(-1)
-        read = self._read_all([(payload, layout, out, key) for payload in payloads])
-        for place, (side, symbols) in enumerate(read):
-            (self.compressor.add_symbols if place else self.compressor.put_symbols)(
-                side, symbols, layout, flat, weight
-            )
+        flat, join = out.detach().view(-1), self.compressor.put_symbols
+        for some in _few([(payload, layout, out, key) for payload in payloads]):
+            for side, symbols in self._read_all(some):
+                join(side, symbols, layout, flat, weight)
+                join = self.compressor.add_symbols
 
     def put_each(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key]]) -> None:
-        """All codecs' bytes at once, where a GPU leaves what is wrong with them to the payloads' `later`."""
+        """Several at once, where a GPU leaves what is wrong with the codec's bytes to the payloads' `later`."""
         if not all(layout.numel and self._defers(payload) for payload, layout, _, _ in wanted):
             super().put_each(wanted)
             return
-        for (_, layout, out, _), (side, symbols) in zip(wanted, self._read_all(wanted), strict=True):
-            self.compressor.put_symbols(side, symbols, layout, out.detach().view(-1), 1.0)
+        for some in _few(wanted):
+            for (_, layout, out, _), (side, symbols) in zip(some, self._read_all(some), strict=True):
+                self.compressor.put_symbols(side, symbols, layout, out.detach().view(-1), 1.0)
 
     def _defers(self, payload: Payload) -> bool:
         return self.decodes_any and payload.later is not None
@@ -168,7 +176,7 @@ class Coded(Compressor):
             raise PayloadError(f"{self.id} has at least {side} body bytes; {body.numel()} arrived")
         return body[:side], body[side:], torch.empty(layout.numel, dtype=torch.uint8, device=body.device)
 
-    def _read_all(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key | None]]) -> list[tuple[Tensor, Tensor]]:
+    def _read_all(self, wanted: Sequence[Wanted]) -> list[tuple[Tensor, Tensor]]:
         """The same for payloads whose faults are left to their `later`, after all other checks."""
         for payload, layout, out, key in wanted:
             self.check(payload, layout, out, key)
@@ -184,3 +192,9 @@ class Coded(Compressor):
             elif fault:
                 raise PayloadError(wrong)
         return [(side, room) for side, _, room in rooms]
+
+
+def _few(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
+    """So many at a time that the memory for their symbols does not grow with the number of ranks."""
+    for at in range(0, len(wanted), AT_ONCE):
+        yield wanted[at : at + AT_ONCE]

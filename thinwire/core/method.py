@@ -67,7 +67,7 @@ class Overlap(Config):
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
         sizes = self.sizes("cpu")
-        if min(sizes) <= 0 or sizes.in_flight < 1:
+        if not isinstance(self.in_flight, int) or min(sizes) <= 0 or sizes.in_flight < 1:
             raise ValueError(
                 f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"

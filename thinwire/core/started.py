@@ -33,7 +33,14 @@ class Symbols(NamedTuple):
 
 
 Used: TypeAlias = "int | Tensor | Symbols | None"
-"""The bytes of a body that count: None for all, one element on a GPU where it is not known here."""
+"""The bytes of a body that count: None for all; on a GPU one element, or what is yet to be written."""
+
+
+class Written(NamedTuple):
+    """Bytes that a codec has used, below 0 if it could not write; and how many lie before them."""
+
+    used: int | Tensor | None
+    side: int
 
 
 @final
@@ -48,30 +55,29 @@ class Started:
     checksum: bool
     tail: Tail | None = None
 
-    def trim(self, used: int | None) -> Payload:
-        """The payload with what counts of its body."""
+    def trim(self, used: int | None, side: int = 0) -> Payload:
+        """The payload with what counts of its body: `used` bytes behind `side` others, or all."""
         if used is not None and used < 0:
             raise ValueError("a compressor made a symbol that does not fit its width; its codec cannot write it")
-        return self.payload.trim(used)
+        return self.payload.trim(None if used is None else side + used)
 
 
 def finish(started: Sequence[Started]) -> list[Payload]:
     """All of them sealed, after one wait if any length is still on a GPU."""
     known = written([one.used for one in started])
-    waiting = [used for used in known if isinstance(used, Tensor)]
+    waiting = [used for used, _ in known if isinstance(used, Tensor)]
     sizes = iter(fetched(torch.cat(waiting)) if waiting else ())
-    whole = [
-        one.trim(int(next(sizes)) if isinstance(used, Tensor) else used)
-        for one, used in zip(started, known, strict=True)
+    pairs = [
+        (one.trim(int(next(sizes)) if isinstance(used, Tensor) else used, side), one)
+        for one, (used, side) in zip(started, known, strict=True)
     ]
-    pairs = list(zip(whole, started, strict=True))
     alike = len({one.checksum for one in started}) == 1 and all(one.tail is None for one in started)
-    if alike and len(whole) > 1 and not any(payload.data.is_cpu for payload in whole):
+    if alike and len(pairs) > 1 and not any(payload.data.is_cpu for payload, _ in pairs):
         return seal_all([(payload, one.scheme, one.key) for payload, one in pairs], checksum=started[0].checksum)
     return [payload.seal(one.scheme, one.key, checksum=one.checksum, tail=one.tail) for payload, one in pairs]
 
 
-def written(begun: Sequence[Used]) -> list[int | Tensor | None]:
+def written(begun: Sequence[Used]) -> list[Written]:
     """What was used of each body, after the codecs have written what was left to them, all that is alike at once."""
     alike: dict[tuple[Codec, int], list[Symbols]] = {}
     for one in begun:
@@ -81,4 +87,12 @@ def written(begun: Sequence[Used]) -> list[int | Tensor | None]:
         kind: iter(kind[0].begin_write_all([one.symbols for one in some], kind[1], [one.room for one in some]))
         for kind, some in alike.items()
     }
-    return [one.side + next(sizes[one.codec, one.width]) if isinstance(one, Symbols) else one for one in begun]
+    return [
+        Written(next(sizes[one.codec, one.width]), one.side) if isinstance(one, Symbols) else Written(one, 0)
+        for one in begun
+    ]
+
+
+def whole(one: Written) -> int | Tensor | None:
+    """All bytes that count."""
+    return None if one.used is None else one.side + one.used

@@ -89,10 +89,8 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
         good = HEADERS if rate is None else _part(speed, rate, bulk.wall)
         found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
         found = replace(found, burst=_burst(driver, found, known, n, group))
-        in_turn = [
-            [one] for one in drivers
-        ]  # as the engine's: each has rested when its turn comes, and starts slowly
-        single, crowds = _crowds(in_turn, found, n, group), _crowds([drivers], found, n, group)
+        # Lanes that send alone take turns, as the engine's do: each has rested by then, and starts slowly.
+        crowds, single = _crowds([drivers], found, n, group), _crowds([[one] for one in drivers], found, n, group)
         found = replace(found, single=single, crowds=crowds)
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
     around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
@@ -230,7 +228,7 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
 
 
 def _times(driver: Processes, ask: Ask, n: int, times: int, group: dist.ProcessGroup, *, best: bool = False) -> Taken:
-    """The median of several requests, or the best of them, of the slowest rank."""
+    """What several requests take, or the best of them, on the slowest rank."""
     walls, request = [], _ready(driver, ask, n)
     dist.barrier(group)
     cpu = time.process_time()

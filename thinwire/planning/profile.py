@@ -100,8 +100,9 @@ class Profile:
         self.say("steps between the hosts")
         one = replace(self.contestant(gauge.method(), setting.hosts), overhead=0.0)
         found = setting.replay(one)
-        (seconds,) = self.company.typical([self.taken() - found.step])
-        if found.binds != "link":
+        (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
+        if not bound:
+            (seconds,) = self.company.typical([self.taken() - found.step])
             self.spent[ENGINE] = max(0.0, seconds)
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
@@ -178,7 +179,7 @@ class Profile:
         played = self._play(method, parcel, taped, copies=lanes)
         if played is None:
             return cores
-        (slower,) = self.company.typical([median(map(sum, played.rounds)) / lanes / taped.seconds])
+        (slower,) = self.company.typical([undisturbed([sum(one) for one in played.rounds]) / lanes / taped.seconds])
         each = share / lanes
         return max(min(cores, each), slower * each if slower > 1 else 0.0)
 
@@ -220,7 +221,10 @@ class Profile:
         if taped is None or played is None:
             return 1.0, 1.0
         slower = self.company.typical(
-            [median(map(sum, played.rounds)) / taped.seconds, median(played.steps) / self.computing.step]
+            [
+                undisturbed([sum(one) for one in played.rounds]) / taped.seconds,
+                median(played.steps) / self.computing.step,
+            ]
         )
         cores = self.computing.cores + _cores(made.scripts)
         expected = max(1.0, cores / self.computing.share)

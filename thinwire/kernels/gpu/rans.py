@@ -107,7 +107,7 @@ def encode(
     each = together(width) if join else 1
     m, wide = -(-n // each), 8 if each > 1 else width
     few = m // RARE.value + 1
-    most, fewer = chunks_of(m, chunk), chunks_of(few, chunk)
+    most, fewer = chunks_of(m, chunk), chunks_of(few)  # the rare ones are always cut into the smallest
     chunks, bins = most + fewer, max(32, 1 << wide)
     room = scratch(
         device,

@@ -179,7 +179,9 @@ class GpuKernels(Kernels):
             there = words.pin_memory().to(some[0].device, non_blocking=True) if some[0].is_cuda else words
             totals = some[0].new_zeros(len(some), dtype=torch.int64)
             with launch.on(totals):
-                if all(head[FLAGS] & CHECKED for head in heads):
+                covered = [size if head[FLAGS] & CHECKED else 0 for size, head in zip(sizes, heads, strict=False)]
+                sizes[: len(some)] = covered
+                if any(covered):
                     grid = -(-max(sizes) // (4 * checks.WORDS))
                     checks.sums[(grid, len(some))](*every, *sizes, totals, SIZE=checks.WORDS)
                 checks.seals[(len(some),)](*every, there, totals, num_warps=1)

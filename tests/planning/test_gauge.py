@@ -1,0 +1,66 @@
+"""Real steps of one method say what the engine takes, unless the link is their bottleneck."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+from torch import nn
+
+import thinwire as tw
+from thinwire.engine.plan import Item
+from thinwire.planning import gauge, planner
+from thinwire.planning.alone import ENGINE
+from thinwire.planning.company import Company
+from thinwire.planning.computing import Computing
+from thinwire.planning.link import Link, Sockets
+from thinwire.planning.outlook import Setting
+from thinwire.planning.profile import Profile
+
+ITEM = Item("weight", (128, 128), torch.device("cpu"))
+COMPUTING = Computing((ITEM,), (0.01,), 0.01, (0.02,))
+ALONE, REAL = 0.001, 0.5
+
+
+def profile() -> Profile:
+    grads = {"weight": torch.randn(ITEM.numel, generator=torch.Generator().manual_seed(0))}
+    return Profile(COMPUTING, grads, {ENGINE: ALONE}, Sockets(), taken=lambda: REAL)
+
+
+def test_what_steps_take_longer_is_the_engines_in_every_method() -> None:
+    one, there = profile(), Setting(2, Link(1e10, goodput=1.0), COMPUTING, Sockets())
+    one.gauge(there)
+    assert REAL - 0.1 < one.spent[ENGINE] < REAL - COMPUTING.step
+    assert one.contestant(tw.method("ef-signsgd"), 2).overhead == one.spent[ENGINE]
+    found = one.contestant(gauge.method(), 2)
+    assert there.seconds(found) == pytest.approx(REAL, rel=0.02)
+
+
+def test_steps_that_wait_for_the_link_say_nothing_about_the_engine() -> None:
+    one = profile()
+    one.gauge(Setting(2, Link(1e4, goodput=1.0), COMPUTING, Sockets()))
+    assert one.spent[ENGINE] == ALONE
+
+
+def test_a_rank_by_itself_takes_no_such_steps() -> None:
+    made = planner.plan(nn.Linear(8, 8), torch.ones(1, 8), hosts=2, link="1gbit", methods=["bf16"])
+    assert made.row("bf16").method == "bf16"
+
+
+def steps() -> dict[str, Any]:
+    torch.manual_seed(0)
+    net = nn.Linear(160, 160)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    makes = planner.steps_of(torch.ones(4, 160), None, None)
+    taken = gauge.seconds(net, makes, Company.of_group())
+    same = all(torch.equal(p, before[name]) for name, p in net.named_parameters())
+    return {"seconds": taken, "same": same, "ranks": dist.get_world_size()}
+
+
+def test_ranks_take_steps_together_and_leave_the_model_as_it_is() -> None:
+    found = on_ranks(steps, 2)
+    assert [one["same"] for one in found] == [True, True]
+    assert found[0]["seconds"] == found[1]["seconds"] > 0  # the slowest rank counts on both
