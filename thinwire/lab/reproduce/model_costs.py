@@ -39,7 +39,7 @@ def costs(passes: Passes | None, card: str) -> Costs:
     """Of a method with these passes on this card; None: it makes none that count.
 
     >>> f"{costs(QSGD[4], 'K80').usual.encode * 1e12:.1f} ps per element"
-    '20.8 ps per element'
+    '20.7 ps per element'
     """
     if passes is None:
         return Costs()
