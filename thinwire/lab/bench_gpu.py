@@ -53,7 +53,7 @@ METHODS = (
     "dct:chunk=64",
 )
 WARM = 5  # runs before the first that counts, for the compiler
-BEFORE = 6  # copies before a timed run
+BEFORE = 16  # copies before a timed run: a millisecond, in which the host queues even an entropy code
 PAYLOADS, FEW = 8, 2  # of a mean; of one that is encoded again, which pays for few
 
 Run = Callable[[], object]
