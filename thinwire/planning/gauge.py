@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thinwire.planning.computing import Makes, Step
 
 METHOD = "qsgd:bits=1"  # a thirtieth of what a plain sum sends, and a codec like others'
-WARM, STEPS = 5, 15
+WARM, STEPS = 5, 25
 LONGEST = 5.0  # seconds that its steps may take, those that are timed, and those before them
 
 
