@@ -35,7 +35,7 @@ from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Ask
 
 SMALL, LARGE = 16, 16 << 20  # elements of a small sum, bytes of a large one
-ENOUGH = 0.05  # seconds of a large one: on a slow or busy machine it need not be so large
+ENOUGH, BULKY = 0.05, 4 << 20  # seconds of a large one, and its least bytes: on a busy machine it need not be larger
 FIRST, MOST = 1 << 18, 64 << 20  # bytes of a message that is made longer until it takes long enough
 PINGS, BULKS, LOADED = 20, 6, 3
 RESTED, PAUSE = 5, 0.05  # messages after a pause, and its seconds
@@ -218,7 +218,7 @@ def _cost(driver: Processes, kind: Ask, n: int, group: dist.ProcessGroup) -> Cos
     small, large = kind._replace(size=SMALL * kind.width), kind._replace(size=FIRST)
     _times(driver, small, n, PINGS, group)
     ping = _times(driver, small, n, PINGS, group)
-    while _times(driver, large, n, 1, group).wall < ENOUGH and large.size < LARGE:
+    while large.size < BULKY or (_times(driver, large, n, 1, group).wall < ENOUGH and large.size < LARGE):
         large = large._replace(size=4 * large.size)
     bulk = _times(driver, large, n, BULKS, group)
     sent, per_round = large.sent(n), ping.wall / small.rounds(n)
