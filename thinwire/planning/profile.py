@@ -80,16 +80,7 @@ class Profile:
             for name, rival in RIVALS.items()
             if name in self.spent
         ]
-        return [
-            replace(
-                one,
-                sendings=tuple(
-                    sending._replace(scripts=_at_most(sending.scripts, self.computing.share))
-                    for sending in one.sendings
-                ),
-            )
-            for one in made
-        ]
+        return [_with_cores(one, lambda cores: min(cores, self.computing.share)) for one in made]
 
     def gauge(self, setting: Setting) -> None:
         """Let real steps, here and on the setting's link, say what the engine takes, where the link is no bottleneck.
@@ -118,7 +109,8 @@ class Profile:
 
         made = of_method(method, self.computing.items, ranks, recorded, agreement)
         if made.codec and not self.device.queued:
-            made = _with_cores(made, self._crowded(made, method, ranks))
+            crowded = self._crowded(made, method, ranks)
+            made = _with_cores(made, lambda _: crowded)
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
@@ -246,23 +238,20 @@ def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]
 
 def _at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
     """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
+    return _on(scripts, lambda cores: min(cores, share))
+
+
+def _on(scripts: tuple[Script, ...], cores: Callable[[float], float]) -> tuple[Script, ...]:
+    """With other cores for each piece of work, given those that it has."""
     return tuple(
-        replace(s, parts=tuple(p._replace(cores=min(p.cores, share)) if isinstance(p, Work) else p for p in s.parts))
+        replace(s, parts=tuple(p._replace(cores=cores(p.cores)) if isinstance(p, Work) else p for p in s.parts))
         for s in scripts
     )
 
 
-def _with_cores(made: Contestant, cores: float) -> Contestant:
-    sendings = tuple(
-        one._replace(
-            scripts=tuple(
-                replace(s, parts=tuple(p._replace(cores=cores) if isinstance(p, Work) else p for p in s.parts))
-                for s in one.scripts
-            )
-        )
-        for one in made.sendings
-    )
-    return replace(made, sendings=sendings)
+def _with_cores(made: Contestant, cores: Callable[[float], float]) -> Contestant:
+    """The same for everything that a contestant sends."""
+    return replace(made, sendings=tuple(one._replace(scripts=_on(one.scripts, cores)) for one in made.sendings))
 
 
 def _seconds(scripts: Sequence[Script]) -> float:

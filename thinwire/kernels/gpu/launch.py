@@ -47,6 +47,11 @@ def decode_shape(width: int, count: int) -> tuple[int, int]:
     return MEANS.get(width, (NB, WARPS)) if count > PAIR else (NB, WARPS)
 
 
+def taken_to(device: torch.device, numbers: Tensor) -> Tensor:
+    """What the host knows, where kernels read it; nobody waits."""
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
+
+
 def as_words(codes: Tensor) -> Tensor:
     """Bytes from an address that words may be stored to."""
     assert codes.data_ptr() % 4 == 0

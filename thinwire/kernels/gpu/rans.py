@@ -31,7 +31,7 @@ from thinwire.kernels.gpu.rans_plan import (
     TOTAL,
     VOTES,
 )
-from thinwire.kernels.spec import TILE, packed_bytes, together
+from thinwire.kernels.spec import TILE, together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,24 +122,13 @@ def encode(
         (torch.uint8, m if each > 1 else 0),
     )
     zeroed, tables, words, sizes, rare_counts, starts, rares, joined = room.parts
-    at, stride = 256 + 2 * PLAN.value, room.stride
-    plans, bits, bad = zeroed[256:at], zeroed[at:-2].view(torch.int32), zeroed[-2:]  # after 256 counts
+    end, stride = 256 + 2 * PLAN.value, room.stride
+    plans, bits, bad = zeroed[256:end], zeroed[end:-2].view(torch.int32), zeroed[-2:]  # after 256 counts
     result = torch.empty(count, dtype=torch.int64, device=device)
     symbols = [s if in_lines(s) else s.clone() for s in symbols]
-    frames = table(
-        [
-            (
-                s.data_ptr(),
-                to.data_ptr(),
-                s.numel(),
-                packed_bytes(s.numel(), width),
-                room.address(joined, f) if each > 1 else s.data_ptr(),
-                -(-s.numel() // each),
-            )
-            for f, (s, to) in enumerate(zip(symbols, out, strict=True))
-        ],
-        device,
-    )
+    inner = room.addresses(joined, count) if each > 1 else [s.data_ptr() for s in symbols]
+    inners = [(at, -(-s.numel() // each)) for at, s in zip(inner, symbols, strict=True)]
+    frames = table(symbols, out, symbols, width, inners)
 
     if each > 1:
         rans_join.join[(joiners(n, each), 1, count)](frames, bad, stride, width, each, rans_join.BLOCK, **WARPS)
@@ -205,20 +194,8 @@ def decode(data: Sequence[Tensor], width: int, out: Sequence[Tensor], tuning: Tu
     stride = room.stride
     faults = torch.zeros(count, dtype=torch.int32, device=device)
     to = [o if in_lines(o) else torch.empty_like(o) for o in out]
-    frames = table(
-        [
-            (
-                d.data_ptr(),
-                t.data_ptr(),
-                t.numel(),
-                packed_bytes(t.numel(), width),
-                room.address(joined, f) if each > 1 else t.data_ptr(),
-                d.numel(),
-            )
-            for f, (d, t) in enumerate(zip(data, to, strict=True))
-        ],
-        device,
-    )
+    inner = room.addresses(joined, count) if each > 1 else [t.data_ptr() for t in to]
+    frames = table(data, to, to, width, [(at, d.numel()) for at, d in zip(inner, data, strict=True)])
 
     found = (plans, freq, starts, sizes, faults)
     rans_read.read[(1, 1, count)](frames, 1 << width, *found, stride, each, SUMMED, **WARPS)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from thinwire.kernels.gpu.launch import taken_to
 from thinwire.kernels.gpu.rans_plan import ROW
+from thinwire.kernels.spec import packed_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +23,9 @@ class Scratch(NamedTuple):
     parts: list[Tensor]
     stride: int
 
-    def address(self, part: Tensor, frame: int) -> int:
-        """Where a frame has its part."""
-        return part.data_ptr() + LINE * self.stride * frame
+    def addresses(self, part: Tensor, frames: int) -> list[int]:
+        """Where each frame has its part."""
+        return [part.data_ptr() + LINE * self.stride * frame for frame in range(frames)]
 
 
 def scratch(device: torch.device, frames: int, *parts: tuple[torch.dtype, int]) -> Scratch:
@@ -40,10 +42,23 @@ def scratch(device: torch.device, frames: int, *parts: tuple[torch.dtype, int]) 
     return Scratch(first, sum(nbytes) // LINE)
 
 
-def table(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """What the host knows of each frame, in the order of `rans_plan`, where kernels read it; nobody waits."""
-    here = torch.tensor([[*row, *[0] * (ROW.value - len(row))] for row in rows], dtype=torch.int64)
-    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
+def table(
+    sources: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    symbols: Sequence[Tensor],
+    width: int,
+    inners: Sequence[tuple[int, int]],
+) -> Tensor:
+    """A row for each frame in the order of `rans_plan`, where kernels read it.
+
+    `symbols` are its sources or its targets; `inners` are the last two numbers of each row.
+    """
+    rows = [
+        (source.data_ptr(), target.data_ptr(), s.numel(), packed_bytes(s.numel(), width), *inner)
+        for source, target, s, inner in zip(sources, targets, symbols, inners, strict=True)
+    ]
+    padded = [[*row, *[0] * (ROW.value - len(row))] for row in rows]
+    return taken_to(symbols[0].device, torch.tensor(padded, dtype=torch.int64))
 
 
 def aligned(n: int, to: int) -> int:

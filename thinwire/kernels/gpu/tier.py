@@ -176,7 +176,7 @@ class GpuKernels(Kernels):
             some, heads = payloads[at : at + checks.MOST], headers[at : at + checks.MOST]
             every, sizes = _in_one_launch(some)
             words = torch.frombuffer(bytearray(b"".join(head + bytes(4) for head in heads)), dtype=torch.int32)
-            there = words.pin_memory().to(some[0].device, non_blocking=True) if some[0].is_cuda else words
+            there = launch.taken_to(some[0].device, words)
             totals = some[0].new_zeros(len(some), dtype=torch.int64)
             with launch.on(totals):
                 covered = [size if head[FLAGS] & CHECKED else 0 for size, head in zip(sizes, heads, strict=False)]
