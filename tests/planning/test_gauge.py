@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -15,19 +16,34 @@ from thinwire.engine.plan import Item
 from thinwire.planning import gauge, planner
 from thinwire.planning.alone import ENGINE
 from thinwire.planning.company import Company
-from thinwire.planning.computing import Computing
+from thinwire.planning.computing import Computing, Step
 from thinwire.planning.link import Link, Sockets
 from thinwire.planning.outlook import Setting
 from thinwire.planning.profile import Profile
+from thinwire.planning.stage import Stage
 
 ITEM = Item("weight", (128, 128), torch.device("cpu"))
 COMPUTING = Computing((ITEM,), (0.01,), 0.01, (0.02,))
 ALONE, REAL = 0.001, 0.5
 
 
+class Stands:
+    """A stage whose steps take as long as they are said to."""
+
+    company = Company()
+
+    def attached(self, method: tw.Method) -> AbstractContextManager[Step]:
+        assert method == gauge.method()
+        return nullcontext(lambda: None)
+
+    def seconds(self, step: Step) -> float:
+        step()
+        return REAL
+
+
 def profile() -> Profile:
     grads = {"weight": torch.randn(ITEM.numel, generator=torch.Generator().manual_seed(0))}
-    return Profile(COMPUTING, grads, {ENGINE: ALONE}, Sockets(), taken=lambda: REAL)
+    return Profile(COMPUTING, grads, {ENGINE: ALONE}, Sockets(), stage=Stands())  # type: ignore[arg-type]
 
 
 def test_what_steps_take_longer_is_the_engines_in_every_method() -> None:
@@ -55,7 +71,7 @@ def steps() -> dict[str, Any]:
     net = nn.Linear(160, 160)
     before = {name: p.clone() for name, p in net.named_parameters()}
     makes = planner.steps_of(torch.ones(4, 160), None, None)
-    taken = gauge.seconds(net, makes, Company.of_group())
+    taken = gauge.seconds(Stage(net, makes, Company.of_group()))
     same = all(torch.equal(p, before[name]) for name, p in net.named_parameters())
     return {"seconds": taken, "same": same, "ranks": dist.get_world_size()}
 

@@ -21,6 +21,7 @@ from thinwire.lab.net import Network
 from thinwire.planning.outlook import ACCURACY, BASE, Outlook, pays
 from thinwire.planning.picture import check_plot
 from thinwire.planning.planner import METHODS
+from thinwire.planning.trial import MOST
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
@@ -69,6 +70,9 @@ def plan(
         str | None, typer.Option(help="How long a step of a model that is given by its shapes computes: 300ms.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda; of a model that is built.")] = "cpu",
+    tries: Annotated[
+        int, typer.Option(help="How many of the best take real steps to choose by, where the link is measured.")
+    ] = MOST,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the best two and DDP for real, in a network lab; needs root.")
     ] = False,
@@ -93,6 +97,8 @@ def plan(
     methods = list(dict.fromkeys(method or METHODS))
     for text in methods:
         tw.method(text)
+    if tries < 0:
+        raise ValueError(f"--tries {tries}: write --tries {MOST}, or --tries 0 for none")
     if budget <= 0:
         raise ValueError("steps take time; write --verify --budget 4")
     if verify:
@@ -101,7 +107,7 @@ def plan(
         check_plot(plot)
         reserve(plot)
     with group(together) as first, line("measuring") as say_so:
-        found = plan_models.outlook(wanted, network, hosts, methods, lambda text: say_so(f"measuring: {text}"))
+        found = plan_models.outlook(wanted, network, hosts, methods, lambda text: say_so(f"measuring: {text}"), tries)
     if not first:
         return
     if plot is not None:
@@ -151,7 +157,8 @@ def _print(found: Outlook) -> None:
         }
         for row in found.rows
     ]
-    show(rows, as_json=False, title=found.title, columns=ROWS)
+    columns = ROWS | {"tried_ms": ",.1f"} if found.tried else ROWS
+    show(rows, as_json=False, title=found.title, columns=columns)
     say(f"Take {found.recommended}: {found.reason}")
     say(ACCURACY)
 
@@ -186,7 +193,8 @@ def bench(
     title = (
         f"{told['cells']} cells: median error {told['median_error']:.1%}, worst {told['worst_error']:.1%}; "
         f"{told['recommended_near']} of {told['recommended']} recommendations within {bench_plan.NEAR:.0%} of the "
-        f"fastest, the worst {told['recommended_loses']:.1%} slower. Computing took {told['computing_from']:.2f} to "
+        f"fastest, the worst {told['recommended_loses']:.1%} slower ({told['forecast_near']} by forecasts alone, "
+        f"{told['forecast_loses']:.1%}). Computing took {told['computing_from']:.2f} to "
         f"{told['computing_to']:.2f} times as long beside the cells as when it was measured."
     )
     show(rows, as_json=as_json, title=title, columns=CELLS)

@@ -2,10 +2,11 @@
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
 rate, the link itself, with messages of their own, and at the highest some steps of a method that is not forecast.
-From that every cell is forecast. Only then are steps taken: in its turn a contestant is built, warms up on free
-links, and takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All
-have several turns, so that what disturbs the machine for a while is not taken for one of them. No step that is
-forecast is used to forecast it, or another one.
+From that every cell is forecast. As in `tw.plan`, those whose forecasts lie close to the fastest then take some steps
+at each rate (tried_ms), by which one of them is recommended; forecasts stay as they are. Only then are cells
+measured: in its turn a contestant is built anew, warms up on free links, and takes timed steps at every rate. Each
+starts at a barrier and ends when the slowest rank has ended. All have several turns, so that what disturbs the
+machine for a while is not taken for one of them. No step of a contestant is used to forecast it, or another one.
 
     error = predicted / measured - 1
 
@@ -41,12 +42,14 @@ from thinwire.planning.alone import LARGE
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
 from thinwire.planning.link import LANES
-from thinwire.planning.outlook import Setting, choose
+from thinwire.planning.outlook import ALIKE, Setting, choose
 from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Work
+from thinwire.planning.trial import MOST as MOST_TRIED
+from thinwire.planning.trial import finalists, trial
 
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
@@ -67,6 +70,7 @@ class Job:
     batch: int = 1
     rivals: Sequence[str] = tuple(RIVALS)
     device: str = "cpu"  # or cuda: all hosts share one GPU
+    tries: int = MOST_TRIED  # contestants that take steps at each rate to choose by
 
     def check(self, hosts: Sequence[int]) -> None:
         """Raise a ValueError for settings that cannot be measured."""
@@ -93,7 +97,7 @@ def bench(say: Say, job: Job) -> list[Row]:
             say(("measuring", text))
 
     net = model(job.params).to(job.device)
-    settings, contestants = _forecasts(job, net, tell)
+    settings, contestants, tried = _forecasts(job, net, tell)
     bare, optimizer = steps_of(batch(job.params, job.batch).to(job.device), None, None)(copy.deepcopy(net))
     alone, pause = done(bare, job.device), Pause(SECONDS if job.device == "cpu" else 0.0)
     optimizer.register_step_pre_hook(pause)  # it waits as it did when computing was measured
@@ -111,11 +115,17 @@ def bench(say: Say, job: Job) -> list[Row]:
         if job.device != "cpu":
             torch.cuda.empty_cache()
     named = {one.name: one for one in contestants}
-    return [_row(named[name], settings[rate], rate, cell, job) for (name, rate), cell in cells.items()]
+    return [
+        _row(named[name], settings[rate], rate, cell, job) | {"tried_ms": tried.get((name, rate))}
+        for (name, rate), cell in cells.items()
+    ]
 
 
-def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant]]:
-    """The setting at each rate, and the contestants, before any of them has taken a step."""
+Tried = dict[tuple[str, str], float]  # milliseconds by method and rate
+
+
+def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant], Tried]:
+    """The setting at each rate, the contestants, before any has taken a step, and then some steps of the best."""
     n = dist.get_world_size()
     lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
     company = Company.of_group()
@@ -135,7 +145,18 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     reshape(fastest)
     profile.gauge(settings[fastest])
     reshape(FREE)
-    return settings, [*profile.rivals(), *(profile.contestant(tw.method(text), n) for text in job.methods)]
+    methods = {one.id: one for one in (tw.method(text) for text in job.methods)}
+    contestants = [*profile.rivals(), *(profile.contestant(one, n) for one in methods.values())]
+    tried: Tried = {}
+    for rate, setting in settings.items():
+        tell(f"the best at {rate}")
+        reshape(rate)
+        assert profile.stage is not None
+        names = finalists({one.name: setting.seconds(one) for one in contestants}, job.tries)
+        times = trial(names, profile.stage, methods, tell)
+        tried |= {(name, rate): 1e3 * seconds for name, seconds in times.items()}
+    reshape(FREE)
+    return settings, contestants, tried
 
 
 class Cell(NamedTuple):
@@ -230,7 +251,7 @@ def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> 
 def summary(rows: Sequence[Row]) -> Row:
     """The errors of all cells, and how good the recommendations are: the worst of all (hosts, rate)."""
     errors = sorted(abs(row["error"]) for row in rows)
-    lost = [chosen["step_ms"] / best["step_ms"] - 1 for chosen, best in choices(rows)]
+    lost, forecast = losses(choices(rows)), losses(choices(rows, by_steps=False))
     moved = [row["computing_now_ms"] / row["computing_ms"] for row in rows]
     return {
         "cells": len(rows),
@@ -239,17 +260,31 @@ def summary(rows: Sequence[Row]) -> Row:
         "recommended": len(lost),
         "recommended_near": sum(one <= NEAR for one in lost),
         "recommended_loses": max(lost),
+        "forecast_near": sum(one <= NEAR for one in forecast),
+        "forecast_loses": max(forecast),
         "computing_from": min(moved),
         "computing_to": max(moved),
     }
 
 
-def choices(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """For each number of hosts and rate: the row that would be recommended, and the one that was fastest."""
+def losses(chosen: Sequence[tuple[Row, Row]]) -> list[float]:
+    """By how much the steps of each choice are longer than those of the fastest."""
+    return [one["step_ms"] / best["step_ms"] - 1 for one, best in chosen]
+
+
+def choices(rows: Sequence[Row], *, by_steps: bool = True) -> list[tuple[Row, Row]]:
+    """For each number of hosts and rate: the row that would be recommended, and the one that was fastest.
+
+    Real steps of the best forecasts decide where some were taken, unless the choice is to be by forecasts alone.
+    """
     found = []
     for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
         here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
-        name = choose({row["method"]: (row["predicted_ms"], row["codec_ms"] + row["overhead_ms"]) for row in here})
+        tried = [row for row in here if row.get("tried_ms")] if by_steps else []
+        times = {row["method"]: (row["predicted_ms"], row["codec_ms"] + row["overhead_ms"]) for row in here}
+        if tried:
+            times = {row["method"]: (row["tried_ms"], row["codec_ms"] + row["overhead_ms"]) for row in tried}
+        name = choose(times, ALIKE) if tried else choose(times)
         chosen = next(row for row in here if row["method"] == name)
         found.append((chosen, min(here, key=lambda row: row["step_ms"])))
     return found

@@ -16,6 +16,7 @@ from thinwire.planning.link import Link, loopback
 from thinwire.planning.outlook import Outlook, Setting
 from thinwire.planning.planner import outlook_of, plan
 from thinwire.planning.shapes import given
+from thinwire.planning.trial import MOST
 from thinwire.sim.load import Load
 from thinwire.sim.models import MODELS
 
@@ -75,12 +76,13 @@ def outlook(
     hosts: int | None,
     methods: Sequence[str],
     say: Callable[[str], None],
+    tries: int = MOST,
 ) -> Outlook:
     """Measure on this machine, and replay; without a network it is measured, in the process group."""
     if wanted.built:
         net = chain(wanted.params).to(wanted.device)
         batch = torch.randn(wanted.batch or BATCH, width(wanted.params), generator=torch.Generator().manual_seed(0))
-        return plan(net, batch.to(wanted.device), link=network, hosts=hosts, methods=methods, say=say)
+        return plan(net, batch.to(wanted.device), link=network, hosts=hosts, methods=methods, tries=tries, say=say)
     if network is None or hosts is None:
         raise ValueError("a model that is given by its shapes needs a link; write --hosts 16 --rate 1gbit")
     assert wanted.computing is not None

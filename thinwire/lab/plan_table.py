@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from thinwire.lab.bench_plan import NEAR, choices, summary
+from thinwire.lab.bench_plan import NEAR, choices, losses, summary
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row, read
 
@@ -27,7 +27,7 @@ def verdict(data: Path, file: str = "plan.csv") -> str:
     body = []
     for rate in dict.fromkeys(row["rate"] for row in rows):
         errors = sorted(abs(row["error"]) for row in rows if row["rate"] == rate)
-        lost = [chosen["step_ms"] / best["step_ms"] - 1 for chosen, best in choices(rows) if chosen["rate"] == rate]
+        lost = losses([each for each in choices(rows) if each[0]["rate"] == rate])
         body.append([rate, f"{len(errors)}", f"{median(errors):.1%}", f"{errors[-1]:.1%}", f"{max(lost):.1%}"])
     body.append(
         [

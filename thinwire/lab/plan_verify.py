@@ -49,6 +49,7 @@ def verify(
         batch=wanted.batch or BATCH,
         rivals=[name for name in RIVALS if name in best or name == BASE],
         device=wanted.device,
+        tries=0,
     )
     gpu = wanted.device != "cpu"
     with Network(found.hosts, FREE) as network:

@@ -8,20 +8,14 @@ taken. What they take longer than their own forecast without the engine is what 
 
 from __future__ import annotations
 
-import copy
-import time
 from statistics import median
 from typing import TYPE_CHECKING
 
 from thinwire.core.by_id import method as by_id
-from thinwire.engine.attach import attach
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from thinwire.core.method import Method
-    from thinwire.planning.company import Company
-    from thinwire.planning.computing import Makes, Step
+    from thinwire.planning.stage import Stage
 
 METHOD = "qsgd:bits=1"  # a thirtieth of what a plain sum sends, and a codec like others'
 WARM, STEPS = 5, 25
@@ -33,22 +27,13 @@ def method() -> Method:
     return by_id(METHOD)
 
 
-def seconds(model: nn.Module, makes: Makes, company: Company) -> float:
+def seconds(stage: Stage) -> float:
     """Of its step between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
-    net = copy.deepcopy(model)
-    step, optimizer = makes(net)
-    with attach(net, optimizer, method()):
+    with stage.attached(method()) as step:
         step()
-        first = company.slowest([_timed(step, company)])
+        first = stage.company.slowest([stage.seconds(step)])
         many = int(LONGEST / first[0])
         for _ in range(min(WARM, many)):
             step()
-        times = company.slowest([_timed(step, company) for _ in range(min(STEPS, many))])
+        times = stage.company.slowest([stage.seconds(step) for _ in range(min(STEPS, many))])
     return median(times or first)
-
-
-def _timed(step: Step, company: Company) -> float:
-    company.together()
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
 CLOSE = 0.05  # of the step: forecasts that differ by less than that are equal
+ALIKE = 0.02  # and real steps
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
@@ -47,6 +48,7 @@ class Row:
     codec_ms: float
     busy_ms: float  # all that the processor does besides training: codecs, copies, casts
     speedup: float  # over DDP in float32
+    tried_ms: float | None = None  # of real steps between these hosts, where some were taken to choose by
 
 
 @final
@@ -106,6 +108,19 @@ class Outlook:
         return next(row for row in self.rows if row.method == method)
 
     @property
+    def tried(self) -> bool:
+        """Whether real steps were taken to choose by."""
+        return any(row.tried_ms is not None for row in self.rows)
+
+    def after(self, times: Mapping[str, float]) -> Outlook:
+        """The same forecasts with the seconds of real steps, by which the recommendation is then chosen."""
+        rows = tuple(
+            replace(row, tried_ms=1e3 * times[row.method]) if row.method in times else row for row in self.rows
+        )
+        chosen, reason = recommend(rows)
+        return replace(self, rows=rows, recommended=chosen, reason=reason)
+
+    @property
     def title(self) -> str:
         """What it is about."""
         link = pays(self.rate) if self.rate < HIGHEST else "a link that is faster than they are"
@@ -130,7 +145,10 @@ class Outlook:
         draw(self, Path(path))
 
     def __str__(self) -> str:
-        head = ("method", "p20", "step ms", "p80", "binds", "pays below", "MB sent", "MB kept", "codec ms", "x DDP")
+        head = (
+            *("method", "p20", "step ms", "p80", "binds", "pays below", "MB sent", "MB kept", "codec ms", "x DDP"),
+            *(("tried ms",) if self.tried else ()),
+        )
         body = [
             (
                 row.method,
@@ -141,6 +159,7 @@ class Outlook:
                 f"{row.memory_bytes / 1e6:,.1f}",
                 f"{row.codec_ms:,.1f}",
                 f"{row.speedup:.2f}",
+                *((f"{row.tried_ms:,.1f}" if row.tried_ms is not None else "-",) if self.tried else ()),
             )
             for row in self.rows
         ]
@@ -209,32 +228,37 @@ def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | N
     return math.exp(low)
 
 
-def choose(forecasts: Mapping[str, tuple[float, float]]) -> str:
+def choose(times: Mapping[str, tuple[float, float]], close: float = CLOSE) -> str:
     """The method to take, of the times of their steps and what the processor does in them besides training.
 
     What the link takes was measured on the link, and stays so; what the processor takes depends on what else runs on
-    the machine. Of forecasts that are as good as equal, the one counts that asks least of the processor.
+    the machine. Of times that are as good as equal, the one counts that asks least of the processor.
     """
-    fastest = min(step for step, _ in forecasts.values())
-    near = [name for name, (step, _) in forecasts.items() if step <= fastest * (1 + CLOSE)]
-    return min(near, key=lambda name: (forecasts[name][1], forecasts[name][0]))
+    fastest = min(step for step, _ in times.values())
+    near = [name for name, (step, _) in times.items() if step <= fastest * (1 + close)]
+    return min(near, key=lambda name: (times[name][1], times[name][0]))
 
 
 def recommend(rows: Sequence[Row]) -> tuple[str, str]:
-    """What `choose` says, and why."""
-    chosen = choose({row.method: (row.step_ms, row.busy_ms) for row in rows})
-    first, one = min(rows, key=lambda row: row.step_ms), next(row for row in rows if row.method == chosen)
-    base = next((row for row in rows if row.method == BASE), first)
+    """What `choose` says, and why: by real steps where some were taken, otherwise by forecasts."""
+    tried = {row.method: (row.tried_ms, row.busy_ms) for row in rows if row.tried_ms is not None}
+    forecasts = {row.method: (row.step_ms, row.busy_ms) for row in rows}
+    chosen = choose(tried, ALIKE) if tried else choose(forecasts)
+    times = tried or forecasts
+    first, one = min(times, key=lambda name: times[name][0]), next(row for row in rows if row.method == chosen)
+    base = next((row for row in rows if row.method == BASE), one)
     if one is base:
-        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {CLOSE:.0%} faster; nothing is lost."
+        faster = ALIKE if tried else CLOSE
+        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {faster:.0%} faster; nothing is lost."
         return chosen, why
-    less = base.sent_bytes / max(1, one.sent_bytes)
+    less, taken = base.sent_bytes / max(1, one.sent_bytes), times[chosen][0]
     why = (
         f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
-        f"it takes {one.step_ms:,.1f} ms, and {_BOUND[one.binds]}"
+        f"it takes {taken:,.1f} ms{' in real steps' if tried else ''}, and {_BOUND[one.binds]}"
     )
-    if one is not first:
-        why += f" {first.method} is forecast to take {first.step_ms:,.1f} ms, but asks more of the processor."
+    if first != chosen:
+        took = "took" if tried else "is forecast to take"
+        why += f" {first} {took} {times[first][0]:,.1f} ms, but asks more of the processor."
     return chosen, why
 
 

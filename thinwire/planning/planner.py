@@ -19,6 +19,7 @@ from thinwire.planning.contestant import check
 from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
+from thinwire.planning.trial import MOST, finalists, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +42,7 @@ def plan(
     hosts: int | None = None,
     methods: Sequence[Method | str] = METHODS,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    tries: int = MOST,
     say: Say = lambda text: None,
 ) -> Outlook:
     """Forecast the step of every method, of DDP and of its hooks, for `model` on `hosts` hosts.
@@ -53,6 +55,8 @@ def plan(
 
     methods        methods or their ids
     optimizer      makes the optimizer from the parameters; plain SGD unless given
+    tries          of the methods that are forecast within 30% of the fastest, so many take real steps where the link
+                   is measured, and the recommendation is chosen by these; 0: by forecasts alone
     say            is told what is being measured
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
@@ -62,6 +66,8 @@ def plan(
     for one in known:
         check_method_type(one, "tw.plan(model, batch, methods=[{}])")
         check(one)
+    if tries < 0:
+        raise ValueError(f"tries={tries}: how many methods take real steps? write tries={MOST}, or tries=0 for none")
     many = dist.is_initialized() and dist.get_world_size() > 1
     hosts = hosts if hosts is not None else dist.get_world_size() if many else None
     if hosts is None or hosts < 2:
@@ -80,15 +86,23 @@ def plan(
     if together:
         profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
     setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
-    if together and link is None:
-        profile.gauge(setting)
-    return outlook_of(profile, setting, known)
+    if not (together and link is None):
+        return outlook_of(profile, setting, known)
+    profile.gauge(setting)
+    return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
     """All methods and rivals of a profile."""
     ours = [profile.contestant(one, setting.hosts) for one in methods]
     return outlook(setting, [*profile.rivals(), *ours])
+
+
+def _tried(found: Outlook, profile: Profile, methods: Sequence[Method], tries: int, say: Say) -> Outlook:
+    """With real steps of those between which the forecasts cannot decide."""
+    assert profile.stage is not None  # there are hosts
+    names = finalists({row.method: row.step_ms for row in found.rows}, tries)
+    return found.after(trial(names, profile.stage, {one.id: one for one in methods}, say))
 
 
 def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:

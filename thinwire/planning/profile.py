@@ -30,6 +30,7 @@ from thinwire.planning.record import EXACT, Recorded, record, record_agreement
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
+from thinwire.planning.stage import Stage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,7 +70,7 @@ class Profile:
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
-    taken: Callable[[], float] | None = None  # takes real steps between hosts; see `gauge`
+    stage: Stage | None = None  # where real steps are taken between hosts
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
@@ -87,13 +88,13 @@ class Profile:
 
         All ranks call this. Otherwise it is what the engine takes on a rank alone.
         """
-        assert self.taken is not None  # there are hosts
+        assert self.stage is not None  # there are hosts
         self.say("steps between the hosts")
         one = replace(self.contestant(gauge.method(), setting.hosts), overhead=0.0)
         found = setting.replay(one)
         (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
         if not bound:
-            (seconds,) = self.company.typical([self.taken() - found.step])
+            (seconds,) = self.company.typical([gauge.seconds(self.stage) - found.step])
             self.spent[ENGINE] = max(0.0, seconds)
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
@@ -282,5 +283,5 @@ def measured(
     say("DDP and its hooks")
     spent = overheads(model, makes, company, rivals)
     step, _ = makes(twin)
-    taken = None if company.everybody is None else partial(gauge.seconds, model, makes, company)
-    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device, taken)
+    stage = None if company.everybody is None else Stage(model, makes, company)
+    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device, stage)

@@ -1,0 +1,103 @@
+"""Trial: real steps of the methods that are forecast to be about equally fast, which decide between them.
+
+A forecast misses by 5% at the median and by 20% now and then (docs/planning.md), so that it cannot tell methods apart
+that lie closer together. Where there are hosts to do so, those near the fastest take some steps, in turns, with one
+of them in memory at a time. Nothing but the choice follows from these steps: forecasts stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, final
+
+import torch.distributed as dist
+
+from thinwire.planning.rivals import RIVALS
+
+if TYPE_CHECKING:
+    from thinwire.core.method import Method
+    from thinwire.planning.computing import Step
+    from thinwire.planning.stage import Stage
+
+MOST = 4  # methods that take steps
+REACH = 0.3  # of the fastest step: who is forecast to be slower by more is not tried
+TURNS = 2  # of every method, so that what disturbs the machine for a while is not taken for one of them
+WARM = 3  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
+FEWEST, STEPS = 3, 10  # timed samples of a turn
+LONGEST = 2.0  # seconds that they should take
+PATIENCE = 15.0  # seconds of warming up, after which the forecast stands
+IN_A_ROW = (
+    4  # steps of a sample, where a result may arrive in the next step: between samples it would arrive for free
+)
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """Who takes steps: how it is built, how many steps are timed together, and how many come first."""
+
+    name: str
+    build: Callable[[], AbstractContextManager[Step]]
+    block: int = 1
+    warm: int = WARM
+
+    @classmethod
+    def of(cls, name: str, stage: Stage, methods: Mapping[str, Method]) -> Entry:
+        """By the name of its forecast."""
+        if name in RIVALS:
+            return cls(name, partial(stage.rival, name))
+        method = methods[name]
+        sync = method.sync
+        block = sync.every * (IN_A_ROW if sync.staleness else 1)
+        return cls(name, partial(stage.attached, method), block, max(WARM, sync.warmup, sync.every))
+
+
+def finalists(forecasts: Mapping[str, float], most: int = MOST) -> list[str]:
+    """Those whose forecast is near the fastest, the fastest first."""
+    order = sorted(forecasts, key=lambda name: forecasts[name])
+    return [name for name in order if forecasts[name] <= forecasts[order[0]] * (1 + REACH)][:most]
+
+
+def trial(
+    names: Sequence[str], stage: Stage, methods: Mapping[str, Method], say: Callable[[str], None]
+) -> dict[str, float]:
+    """Seconds of a step of each, until the slowest rank has ended; all ranks call this, and rank 0 says with whom.
+
+    Who could not be tried is missing.
+    """
+    told: list[list[str]] = [list(names)]
+    dist.broadcast_object_list(told, 0, group=stage.company.everybody)
+    if len(told[0]) < 2:
+        return {}  # there is nothing to decide
+    times: dict[str, list[float]] = {name: [] for name in told[0]}
+    for turn in range(TURNS):
+        for name in told[0]:
+            if turn and not times[name]:
+                continue
+            say(f"steps of {name}")
+            times[name] += _turn(Entry.of(name, stage, methods), stage, say)
+    return {name: median(found) for name, found in times.items() if found}
+
+
+def _turn(entry: Entry, stage: Stage, say: Callable[[str], None]) -> list[float]:
+    """Seconds per step of the slowest rank, sample by sample; none where warming up would take too long."""
+    company = stage.company
+    with ExitStack() as stack:
+        try:
+            step = stack.enter_context(entry.build())
+        except ValueError as error:  # on all ranks: this method does not go with this optimizer, say
+            say(f"{entry.name} takes no steps here: {error}")
+            return []
+        (first,) = company.slowest([stage.seconds(step)])
+        if entry.warm * first > PATIENCE:
+            return []
+        for _ in range(entry.warm - 1):
+            step()
+        (usual,) = company.slowest([stage.seconds(step, entry.block)])
+        count = max(FEWEST, min(STEPS, math.floor(LONGEST / (usual * entry.block))))
+        return company.slowest([stage.seconds(step, entry.block) for _ in range(count)])
