@@ -22,7 +22,7 @@ from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network, network, reaper
 from thinwire.lab.net.inside import enter
-from thinwire.lab.net.shaping import shape, transmitted
+from thinwire.lab.net.shaping import DEFAULT, shape, transmitted
 from thinwire.lab.net.tools import call, check
 
 OWNER = """
@@ -125,6 +125,15 @@ def test_ranks_run_on_hosts(pair: Network) -> None:
         assert sums == [1.0]
         assert 400_000 < sent < 450_000  # two ranks: each sends one half twice
     assert pair.tx_bytes(1) - before >= 400_000
+
+
+def test_what_controls_congestion_is_the_labs_own_setting(root: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    with Network(2, "200mbit", congestion="reno") as two:  # every kernel has it
+        assert two.controlled == "reno"
+        assert 8 * 1.03 * (1 << 20) / send(two, 1 << 20) < 1.3 * 200e6  # the route still leads through the uplink
+    with Network(2, "200mbit", congestion="no-such-thing") as two:
+        assert two.controlled == DEFAULT.read_text().strip()
 
 
 def test_more_ranks_than_hosts() -> None:

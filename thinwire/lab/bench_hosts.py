@@ -47,7 +47,7 @@ from thinwire.engine.planner import ROUNDS
 from thinwire.lab import gpt2
 from thinwire.lab.bench_step import STEP, TIMED, batch, done, model, stepper, where
 from thinwire.lab.launch import Say
-from thinwire.lab.net.shaping import shape, transmitted
+from thinwire.lab.net.shaping import congestion, shape, transmitted
 from thinwire.lab.records import Row, quantiles
 from thinwire.lab.rivals import RIVALS
 from thinwire.lab.shapes import Shapes
@@ -284,6 +284,7 @@ def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
         **where(job.device),
         "hosts": dist.get_world_size(),
         "rate": job.rate,
+        "congestion": congestion(),
         "params": size,
         "batch": job.batch,
         **({} if job.text is None else {"sequence": job.sequence}),

@@ -36,6 +36,7 @@ from thinwire.lab import plan_spans
 from thinwire.lab.bench_hosts import BASELINES, FREE, Build, attached, over_ranks, reshape, sample
 from thinwire.lab.bench_step import batch, done, model, stepper, where
 from thinwire.lab.launch import Say
+from thinwire.lab.net.shaping import congestion
 from thinwire.lab.records import Row, quantiles
 from thinwire.planning import between
 from thinwire.planning.alone import LARGE
@@ -207,6 +208,7 @@ def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> 
         "rate": rate,
         "params": setting.computing.elements,
         "batch": job.batch,
+        "congestion": congestion(),
         "steps": len(cell.times),
         "predicted_ms": 1e3 * predicted,
         "predicted_ms_p20": 1e3 * replays[0],

@@ -11,11 +11,12 @@ from typing import final
 
 from thinwire.core.rates import bits_per_second, seconds
 from thinwire.lab.net import reaper
-from thinwire.lab.net.shaping import DEVICE, shape, transmitted
+from thinwire.lab.net.shaping import DEVICE, congestion, control, shape, transmitted
 from thinwire.lab.net.tools import call, check
 
 MOST = 250  # hosts in one /24
 INBOUND = "1s"  # of packets may wait at a downlink: several senders at once are slowed down, and not made to resend
+CONGESTION = "cubic"  # Linux's default, which a machine may have changed
 DELAYED = "100000"  # packets that wait for their delay, before more are dropped
 
 
@@ -24,10 +25,14 @@ class Network:
     """A context manager: the hosts exist inside the `with` block, numbered from 0.
 
     Every host sends at `rate` at most, and with `down` it receives no faster, either. With `latency` every packet
-    arrives that much later; it needs a kernel with the netem queue, and is refused where there is none.
+    arrives that much later; it needs a kernel with the netem queue, and is refused where there is none. Connections
+    are controlled by TCP's `congestion` algorithm, cubic unless given, whatever the machine itself uses; where the
+    kernel does not have it, they are controlled as the machine's own, and `controlled` says how.
     """
 
-    def __init__(self, hosts: int, rate: str, latency: str | None = None, *, down: bool = False) -> None:
+    def __init__(
+        self, hosts: int, rate: str, latency: str | None = None, *, down: bool = False, congestion: str = CONGESTION
+    ) -> None:
         if not 2 <= hosts <= MOST:
             raise ValueError(f"hosts={hosts}: a network has 2 to {MOST} hosts; write --hosts 4")
         if down and latency is not None:
@@ -35,7 +40,7 @@ class Network:
         bits_per_second(rate)
         if latency is not None:
             seconds(latency)
-        self.hosts, self.rate, self.latency, self.down = hosts, rate, latency, down
+        self.hosts, self.rate, self.latency, self.down, self.congestion = hosts, rate, latency, down, congestion
         self.lab = f"thinwire-{os.getpid()}-{reaper.started(os.getpid())}-{secrets.token_hex(3)}"
         self._guardian: subprocess.Popen[bytes] | None = None
 
@@ -57,6 +62,11 @@ class Network:
             if self.down:
                 shape(rate, f"{self.lab}-bridge", f"port{host}", INBOUND)
         self.rate = rate
+
+    @property
+    def controlled(self) -> str:
+        """The algorithm that controls the hosts' connections."""
+        return congestion(self.namespace(0))
 
     def tx_bytes(self, host: int) -> int:
         """Bytes that a host has put on its wire, including headers."""
@@ -105,6 +115,7 @@ class Network:
             call("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", DEVICE)
             call("ip", "-n", own, "link", "set", DEVICE, "up")
             call("ip", "-n", own, "link", "set", "lo", "up")
+            control(self.congestion, f"{self.address(host)}/24", own)
             shape(self.rate, own)
             if self.down:
                 shape(self.rate, bridge, port, INBOUND)
