@@ -77,7 +77,7 @@ format: $(STAMP)
 figures: $(STAMP)
 	$(BIN)/python -m thinwire.lab.figures
 
-# Rewrites the committed wire bytes; only when the format version changes.
+# Writes the wire bytes of new compressors; those that are committed change only with the version of the format.
 golden: $(STAMP)
 	$(BIN)/python -m pytest tests/test_golden.py --write-golden
 
