@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from thinwire import kernels
 from thinwire.kernels import selection
-from thinwire.kernels.table import TABLE, load
+from thinwire.kernels.table import TABLE, find, load
 
 FILES = sorted({operation.split(".")[0] for operation in TABLE})
 CODECS = {"rans"}
@@ -62,3 +65,22 @@ def test_families_are_those_of_the_tiers() -> None:
 def test_cpp_refuses_a_tensor_that_is_elsewhere() -> None:
     with kernels.force("cpu"), pytest.raises(ValueError, match="run on CPU tensors, and the tensor is on meta"):
         selection.top(torch.empty(3, device="meta"), 1)
+
+
+@pytest.mark.parametrize(("device", "entered"), [(0, []), (1, [1])])
+def test_what_is_launched_is_launched_where_the_tensor_is(
+    monkeypatch: pytest.MonkeyPatch, device: int, entered: list[int]
+) -> None:
+    seen: list[int] = []
+
+    @contextmanager
+    def enter(device: int) -> Iterator[None]:
+        seen.append(device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", enter)
+    x: Any = SimpleNamespace(is_cpu=False, is_cuda=True, get_device=lambda: device, device=device)
+    with kernels.force("reference"):
+        assert find("selection.keep_at", x, divmod)(7, 2) == (3, 1)
+    assert seen == entered

@@ -70,5 +70,5 @@ def _order(middle: int, device: torch.device) -> Tensor:
 
 @cache
 def _ranks(middle: int, device: torch.device) -> Tensor:
-    """Symbols by code."""
-    return _order(middle, device).argsort().to(torch.uint8)
+    """Symbols by code, made on the host: a GPU that sorts them is not done when another stream reads them."""
+    return _order(middle, torch.device("cpu")).argsort().to(torch.uint8).to(device)

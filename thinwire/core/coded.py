@@ -14,7 +14,7 @@ import torch
 from thinwire.core.codec import Codec
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError
-from thinwire.core.started import Symbols, Used, whole, written
+from thinwire.core.started import Symbols, Used, Written, whole, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +127,7 @@ class Coded(Compressor):
         else:
             return self.write_with_feedback(x, layout, key, body, *fed)
         if symbols.is_cpu:  # while they are in the cache
-            return side + self.codec.begin_write(symbols, c.width, body[side:])
+            return whole(Written(self.codec.begin_write(symbols, c.width, body[side:]), side))
         return Symbols(self.codec, symbols, c.width, body[side:], side)
 
     def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:

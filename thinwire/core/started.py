@@ -94,5 +94,7 @@ def written(begun: Sequence[Used]) -> list[Written]:
 
 
 def whole(one: Written) -> int | Tensor | None:
-    """All bytes that count."""
+    """All bytes that count; below 0 if the codec could not write, which a GPU finds out."""
+    if isinstance(one.used, Tensor):
+        return torch.where(one.used < 0, one.used, one.side + one.used)
     return None if one.used is None else one.side + one.used

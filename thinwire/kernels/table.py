@@ -8,9 +8,11 @@ definition runs, on the CPU or on a GPU. The names are strings, so that nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
 
 from thinwire.kernels.dispatch import select
 
@@ -83,7 +85,15 @@ def find(operation: str, x: Tensor, plain: F) -> F:
             f"the kernels '{tier.name}' run on CPU tensors, and the tensor is on {x.device}: "
             "leave the choice of kernels open, or write force('reference')"
         )
-    return load(operation, tier.family) or plain
+    found = load(operation, tier.family) or plain
+    if x.is_cuda and x.get_device() != torch.cuda.current_device():  # Triton launches on the current device
+        return cast(F, partial(_there, x.device, found))
+    return cast(F, found)
+
+
+def _there(device: torch.device, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    with torch.cuda.device(device):
+        return function(*args, **named)
 
 
 @cache

@@ -17,7 +17,7 @@ from thinwire.core.coded import Coded
 from thinwire.core.compressor import Compressor
 from thinwire.core.payload import seal_all
 from thinwire.core.verdicts import Verdicts
-from thinwire.kernels.spec import HEADER
+from thinwire.kernels.spec import CHECKED, COVERED, FLAGS, HEADER
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where there is none, Triton's interpreter
@@ -62,6 +62,19 @@ def test_payloads_that_are_sealed_together_are_those_sealed_alone(checksum: bool
         for payload, n, key in zip(alone, sizes, keys, strict=True):
             payload.seal(n + 7, key, checksum=checksum)
     assert [torch.equal(a.data, b.data) for a, b in zip(together, alone, strict=True)] == [True] * len(sizes)
+
+
+def test_payloads_that_are_sealed_together_may_differ_in_what_the_checksum_covers() -> None:
+    sizes = [40, 9000, 3, 0, 12, 64, 5, 8160, 17, 1]  # each second one has a checksum of its header alone
+    together, alone = ([torch.arange(HEADER + n).to(torch.uint8).to(DEVICE) for n in sizes] for _ in range(2))
+    headers = [
+        bytes(FLAGS) + bytes([place % 2 * CHECKED]) + bytes(COVERED - FLAGS - 1) for place in range(len(sizes))
+    ]
+    kernels.get("gpu").seal_all(together, headers)
+    for data, header in zip(alone, headers, strict=True):
+        kernels.get("reference").seal(data, header)
+    assert [torch.equal(a, b) for a, b in zip(together, alone, strict=True)] == [True] * len(sizes)
+    assert not kernels.get("gpu").damaged(together).any()
 
 
 def test_of_many_payloads_the_damaged_ones_are_found() -> None:

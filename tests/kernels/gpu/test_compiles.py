@@ -1,4 +1,8 @@
-"""What the interpreter runs also compiles for a GPU, whether there is one or not."""
+"""What the interpreter runs also compiles for a GPU, whether there is one or not: every kernel of the package.
+
+`compiled.py` fails where one does not compile or wants more shared memory than there is, where it launches one of
+them nowhere, so that a new kernel must be added to it, and where `Ready` would start another variant than Triton.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-WANTED = {
-    *("encode", "decode", "segments", "sums", "seals", "verdicts"),
-    *(
-        "join",
-        "split",
-        "count_few",
-        "count_symbols",
-        "model",
-        "push_chunks",
-        "start_rares",
-        "pick_rares",
-        "lay",
-        "place",
-    ),
-    *("pack_plain", "read", "fill_slots", "pop_chunks", "find_rares", "put_rares", "unpack_plain"),
-}
 
 
 @pytest.mark.long
@@ -40,4 +28,3 @@ def test_kernels_compile() -> None:
         check=False,
     )
     assert made.returncode == 0, made.stderr
-    assert {line.split()[0] for line in made.stdout.splitlines()} >= WANTED

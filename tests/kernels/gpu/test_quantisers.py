@@ -11,7 +11,7 @@ from torch import Tensor
 from thinwire import Key, Layout, kernels
 from thinwire.compressors.block import KernelCompressor
 from thinwire.kernels import Kernels
-from thinwire.kernels.spec import packed_bytes
+from thinwire.kernels.spec import Blocks, packed_bytes
 
 ALL = [c for c in INSTANCES if isinstance(c, KernelCompressor)]
 SOME = (
@@ -155,3 +155,14 @@ def test_payloads_are_sealed_as_on_the_cpu(n: int, device: torch.device) -> None
         assert gpu.sealed(there)
         there[31] ^= 1
         assert not gpu.sealed(there)
+
+
+def test_ragged_blocks_are_looked_up_in_a_table_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = pytest.importorskip("thinwire.kernels.gpu.plan", reason="the GPU's kernels need Triton")
+    blocks, cpu = Blocks(9, starts=torch.tensor([0, 4, 9])), torch.device("cpu")
+    found = []
+    for stream in ("first", "second", "first"):
+        monkeypatch.setattr(plan, "_queue", lambda device, stream=stream: (device, stream))
+        found.append(plan.table(blocks, cpu))
+    assert found[0] is found[2]
+    assert found[0] is not found[1]

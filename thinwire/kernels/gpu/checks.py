@@ -46,8 +46,21 @@ def sums(d0, d1, d2, d3, d4, d5, d6, d7, n0, n1, n2, n3, n4, n5, n6, n7, totals,
 
 
 @triton.jit
-def sealed(data, heads, totals, which):
-    """Write the header and its checksum, with the body's sum."""
+def one_of(d0, d1, d2, d3, d4, d5, d6, d7):
+    """Which payload is this program's, and its words: a pointer is chosen, so that what follows is compiled once."""
+    which = tl.program_id(0)
+    others = (d1, d2, d3, d4, d5, d6, d7)
+    data = d0
+    for i in tl.static_range(7):
+        data = tl.where(which == i + 1, others[i], data)
+    return which, data
+
+
+@Ready
+@triton.jit
+def seals(d0, d1, d2, d3, d4, d5, d6, d7, heads, totals):
+    """The headers of payloads whose bodies `sums` has added up; each has eight words of `heads`, the last of them 0."""
+    which, data = one_of(d0, d1, d2, d3, d4, d5, d6, d7)
     place = tl.arange(0, 8)
     word = tl.load(heads + which * 8 + place)
     s = tl.sum(keyed(word, place), axis=0) + tl.load(totals + which)  # the last word is 0
@@ -56,18 +69,9 @@ def sealed(data, heads, totals, which):
 
 @Ready
 @triton.jit
-def seals(d0, d1, d2, d3, d4, d5, d6, d7, heads, totals):
-    """The headers of payloads whose bodies `sums` has added up; each has eight words of `heads`, the last of them 0."""
-    which = tl.program_id(0)
-    data = (d0, d1, d2, d3, d4, d5, d6, d7)
-    for i in tl.static_range(8):
-        if which == i:
-            sealed(data[i], heads, totals, which)
-
-
-@triton.jit
-def wrong(data, totals, out, which):
-    """1 if the checksum of the header, and of the body if the flag says so, is not as stored."""
+def verdicts(d0, d1, d2, d3, d4, d5, d6, d7, totals, out):
+    """1 for each whose checksum of the header, and of the body if the flag says so, is not as stored."""
+    which, data = one_of(d0, d1, d2, d3, d4, d5, d6, d7)
     place = tl.arange(0, 8)
     word = tl.load(data + place)
     covers = tl.sum(tl.where(place == 1, (word >> 8) & CHECKED, 0), axis=0)
@@ -75,14 +79,3 @@ def wrong(data, totals, out, which):
     stored = tl.sum(tl.where(place == 7, word, 0), axis=0)
     body = tl.load(totals + which)
     tl.store(out + which, (finish(head + tl.where(covers != 0, body, 0)) != stored).to(tl.int64))
-
-
-@Ready
-@triton.jit
-def verdicts(d0, d1, d2, d3, d4, d5, d6, d7, totals, out):
-    """What `wrong` says of each."""
-    which = tl.program_id(0)
-    data = (d0, d1, d2, d3, d4, d5, d6, d7)
-    for i in tl.static_range(8):
-        if which == i:
-            wrong(data[i], totals, out, which)

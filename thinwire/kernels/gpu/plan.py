@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """What the passes look up about ragged blocks, on their device."""
+    """What the passes look up about ragged blocks."""
 
     starts: Tensor
     reach: Tensor  # by tile: the blocks that its first and its last element are in
@@ -36,7 +36,9 @@ class Ragged(NamedTuple):
     longest: int
 
 
-_ragged: weakref.WeakKeyDictionary[Blocks, dict[torch.device, Ragged]] = weakref.WeakKeyDictionary()
+Queue = tuple[torch.device, torch.cuda.Stream | None]
+HOST: Queue = torch.device("cpu"), None
+_ragged: weakref.WeakKeyDictionary[Blocks, dict[Queue, Ragged]] = weakref.WeakKeyDictionary()
 
 
 def parts(n: int, per_program: int) -> list[Part]:
@@ -81,20 +83,34 @@ def noisy(quant: Quant) -> bool:
 
 
 def table(blocks: Blocks, device: torch.device) -> Ragged:
-    """Made once for each layout; the boundaries are known on the host, so that nothing waits."""
-    known = _ragged.setdefault(blocks, {})
-    if device not in known:
-        assert blocks.starts is not None
-        starts = blocks.starts.cpu()
-        first = torch.arange(0, blocks.n, TILE)
-        ends = torch.stack([first, (first + TILE - 1).clamp(max=blocks.n - 1)], 1)
-        reach = torch.searchsorted(starts, ends, right=True) - 1
-        rows, parts = [], [0]
-        for block, (begin, end) in enumerate(blocks.ranges()):
-            rows += [(at, min(at + SEGMENT, end), block) for at in range(begin, max(end, begin + 1), SEGMENT)]
-            parts.append(len(rows))
-        longest = int(starts.diff().max()) if blocks.count else 0
-        made = (starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts, dtype=torch.int64))
-        there = [t.to(device, non_blocking=True) for t in made]
-        known[device] = Ragged(there[0], there[1], there[2], there[3], longest)
-    return known[device]
+    """Made once for each layout, on the host, and copied for each stream; nothing waits.
+
+    Another stream could read a copy before it has been made, or after its memory has become another tensor's.
+    """
+    known, queue = _ragged.setdefault(blocks, {}), _queue(device)
+    if queue not in known:
+        if HOST not in known:
+            known[HOST] = _made(blocks)
+        here = known[HOST]
+        starts, reach, segments, parts = (t.to(device, non_blocking=True) for t in here[:4])
+        known[queue] = Ragged(starts, reach, segments, parts, here.longest)
+    return known[queue]
+
+
+def _queue(device: torch.device) -> Queue:
+    """Where what is launched now will run."""
+    return device, torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
+def _made(blocks: Blocks) -> Ragged:
+    assert blocks.starts is not None
+    starts = blocks.starts.cpu()
+    first = torch.arange(0, blocks.n, TILE)
+    ends = torch.stack([first, (first + TILE - 1).clamp(max=blocks.n - 1)], 1)
+    reach = torch.searchsorted(starts, ends, right=True) - 1
+    rows, parts = [], [0]
+    for block, (begin, end) in enumerate(blocks.ranges()):
+        rows += [(at, min(at + SEGMENT, end), block) for at in range(begin, max(end, begin + 1), SEGMENT)]
+        parts.append(len(rows))
+    longest = int(starts.diff().max()) if blocks.count else 0
+    return Ragged(starts, reach.int(), torch.tensor(rows, dtype=torch.int64), torch.tensor(parts), longest)
