@@ -184,6 +184,35 @@ def test_a_line_search_takes_one_step_on_all_ranks() -> None:
             assert its == pytest.approx(losses, abs=1e-6)
 
 
+def out_of_step(way: str, method: str) -> str:
+    """Rank 1 leaves out a step that rank 0 takes, or rank 0 alone computes gradients between two steps."""
+    model = net()
+    optimizer = sgd(model)
+    first = dist.get_rank() == 0
+    with tw.attach(model, optimizer, tw.method(method), min_size=0, timeout=20):
+        for step in range(4):
+            optimizer.zero_grad()
+            told = said(loss(model, batch(step)).backward)
+            if told:
+                return told
+            if way == "step" and step == 1 and not first:
+                continue
+            optimizer.step()
+            if way == "backward" and step == 1 and first:
+                loss(model, batch(99)).backward()
+    return ""
+
+
+def out_of_step_in_all_ways() -> list[str]:
+    return [out_of_step(way, method) for way in ("step", "backward") for method in ("sgd", "qsgd")]
+
+
+def test_ranks_that_are_out_of_step_are_told_so() -> None:
+    skipped = "ValueError: some ranks have called optimizer.step() since the last exchange and others have not"
+    for told in on_ranks(out_of_step_in_all_ways, 2):
+        assert all(one.startswith(skipped) for one in told), told
+
+
 def sparse() -> list[str]:
     told = []
     for name in ("sgd", "asgd"):
