@@ -16,9 +16,10 @@ from thinwire.engine.runner import Round
 RANKS = 3
 
 
-def round_of(x: list[float], used: bytes, lr: float, finite: bool | None) -> Round:
+def round_of(x: list[float], used: bytes, lr: float, finite: bool | None, since: int = 0) -> Round:
     vector = torch.tensor(x)
-    made = SimpleNamespace(x=vector, used=used, lr=lr, finite=finite, handover=Handover(vector.device), agreed=None)
+    made = SimpleNamespace(x=vector, used=used, lr=lr, finite=finite, since=since, agreed=None)
+    made.handover = Handover(vector.device)
     return cast(Round, made)
 
 
@@ -31,6 +32,7 @@ def rounds(rank: int) -> list[Round]:
         round_of([3.0], b"\1", 0.2 if rank == 2 else 0.1, finite=True),
         round_of([bad], b"\1", 0.1, finite=rank != 1),
         round_of([3e38, 3e38], b"\1", 0.1, finite=None),  # the sum is not finite, and each of them is
+        round_of([3.0], b"\1", 0.1, finite=True, since=int(rank == 2)),
     ]
 
 
@@ -62,9 +64,11 @@ def test_many_rounds_agree_in_one_message_as_each_would_alone() -> None:
 
 
 def test_every_round_has_its_own_verdict() -> None:
-    first, unseen, empty, other_lr, seen, large = agreed(together=True)[0][0]
+    first, unseen, empty, other_lr, seen, large, behind = agreed(together=True)[0][0]
     assert first == Agreed(0, same_lr=True, used=(True, False))  # rank 0 alone has the gradient
     assert unseen.broken == seen.broken == 2  # rank 1
     assert empty == Agreed(0, same_lr=True, used=(False,))
     assert (other_lr.finite, other_lr.same_lr, other_lr.worth_sending) == (True, False, False)
     assert large.finite
+    assert (behind.same_lr, behind.in_step, behind.worth_sending) == (True, False, False)
+    assert all(one.in_step for one in (first, unseen, empty, other_lr, seen, large))

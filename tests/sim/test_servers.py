@@ -12,12 +12,13 @@ import torch
 from books import make_book
 from nets import Point
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
 
 import thinwire as tw
 from thinwire import methods
 from thinwire.exchange import AllReduce, Server
 from thinwire.server import Asgd, Backup, DcAsgd, Push, R2sp, Rule, Ssp
+from thinwire.server.steppers import Like
 from thinwire.sim import Constant, Network, Problem, Simulation, simulate
 
 D, WORKERS = 5, 4
@@ -57,7 +58,15 @@ def model(done: Simulation, rank: int = 0) -> Tensor:
 RULES = [Asgd(), Asgd(aware=True), DcAsgd(), DcAsgd(2.0, 0.95), Backup(0), R2sp(profile=0), R2sp(profile=3)]
 
 
-@pytest.mark.parametrize("optimizer", [sgd, lambda p: SGD(p, lr=0.1, momentum=0.9), lambda p: Adam(p, lr=0.1)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        sgd,
+        lambda p: SGD(p, lr=0.1, momentum=0.9),
+        lambda p: Adam(p, lr=0.1),
+        lambda p: AdamW(p, lr=0.1, amsgrad=True),
+    ],
+)
 @pytest.mark.parametrize("rule", [*RULES, Ssp(), Ssp("snapshot")], ids=lambda rule: rule.id)
 def test_one_worker_is_sequential(rule: Rule, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
     alone = Point(D)
@@ -68,6 +77,11 @@ def test_one_worker_is_sequential(rule: Rule, optimizer: Callable[[Iterable[nn.P
         steps.step()
     done = run(server(rule, 0 if rule.bounded else None), 1, 10, optimizer)
     assert torch.equal(model(done), alone.x.detach())
+
+
+def test_a_server_takes_no_closures() -> None:
+    with pytest.raises(ValueError, match="LBFGS computes gradients again in its step"):
+        Like(LBFGS([nn.Parameter(torch.zeros(D))])).optimizer([[nn.Parameter(torch.zeros(D))]])
 
 
 def test_what_comes_is_used_or_dropped() -> None:

@@ -1,8 +1,8 @@
 """Agreement: what all ranks know about rounds before their results are used.
 
-Every rank says of each round whether its gradients are finite, which tensors have one, and its learning rate. The
-largest value of each byte over all ranks is the answer: numbers are equal if largest and smallest bytes agree. One
-message serves one round or many.
+Every rank says of each round whether its gradients are finite, which tensors have one, its learning rate, and how
+many rounds it has had since its last step. The largest value of each byte over all ranks is the answer: numbers are
+equal if largest and smallest bytes agree. One message serves one round or many.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Agreed:
 
     broken: int = 0  # 0 if everything is finite, else one more than the highest rank on which it is not
     same_lr: bool = True
+    in_step: bool = True  # whether all ranks have had as many rounds since their last steps
     used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
 
     @property
@@ -47,7 +48,7 @@ class Agreed:
     @property
     def worth_sending(self) -> bool:
         """Whether the round goes on."""
-        return self.finite and self.same_lr
+        return self.finite and self.same_lr and self.in_step
 
 
 SOUND = Agreed()
@@ -58,7 +59,7 @@ async def agree(comm: Comm, rounds: Sequence[Round]) -> None:
     known = _looked_at(rounds)
     mine = min(comm.rank + 1, LAST)
     words = [
-        bytes((0 if sound else mine,)) + going.used + _twice(going.lr)
+        bytes((0 if sound else mine,)) + going.used + _twice(going.lr, going.since)
         for sound, going in zip(known, rounds, strict=True)
     ]
     said = to_bytes(await comm.all_reduce(to_tensor(b"".join(words)), "max"))
@@ -69,9 +70,12 @@ async def agree(comm: Comm, rounds: Sequence[Round]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _twice(number: float) -> bytes:
-    """A number, and its bytes counted from the other end, so that the largest of these are its smallest."""
-    word = NUMBER.pack(number)
+def _twice(lr: float, since: int) -> bytes:
+    """Two numbers, and their bytes counted from the other end, so that the largest of these are the smallest.
+
+    The first byte of a learning rate is the end of its fraction, which no schedule cares for: `since` has its place.
+    """
+    word = bytes((since % (LAST + 1),)) + NUMBER.pack(lr)[1:]
     return word + word.translate(FLIPPED)
 
 
@@ -80,7 +84,8 @@ def _read(said: bytes) -> Agreed:
     """Kept, since it is the same in almost every step."""
     size = NUMBER.size
     used, most, least = said[1 : -2 * size], said[-2 * size : -size], said[-size:].translate(FLIPPED)
-    return Agreed(said[0], same_lr=most == least, used=tuple(bool(flag) for flag in used))
+    flags = tuple(bool(flag) for flag in used)
+    return Agreed(said[0], same_lr=most[1:] == least[1:], in_step=most[0] == least[0], used=flags)
 
 
 def _looked_at(rounds: Sequence[Round]) -> list[bool]:

@@ -10,6 +10,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.types import Layout, State
+from thinwire.engine.local import same_place
 from thinwire.engine.plan import Parcel, chunks
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Bucket:
         self.finite = None  # asking here would make the GPU wait
         if view.is_cuda:
             self.streams.add(torch.cuda.current_stream(view.device))
-        return view if value is view else view.copy_(value)
+        return view if same_place(value, view) else view.copy_(value)
 
     def changed(self) -> None:
         """Note that the buffer no longer holds what was filled in."""

@@ -123,6 +123,10 @@ class Driver:
         """Let the schedule run up to its first event."""
         await self._life.start()
 
+    def again(self) -> None:
+        """Let the schedule start anew, as if the round that it is in had not begun."""
+        self._life.again()
+
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Let the schedule take up what was saved, and start anew."""
         self._life.again()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 
 from thinwire.engine.handover import Handover, follow
-from thinwire.engine.local import is_sharded, like, local
+from thinwire.engine.local import is_sharded, like, local, same_place
+from thinwire.engine.parameters import check_dense
 from thinwire.engine.signal import Source
 
 if TYPE_CHECKING:
@@ -92,13 +93,17 @@ class Filling:
                 f"{item.name} got its gradient twice in one backward pass; "
                 "with activation checkpointing write checkpoint(..., use_reentrant=False)"
             )
-        if grad.is_sparse:
-            raise ValueError(f"{item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
+        check_dense(grad, item.name)
         view = place.bucket.fill(place.number, grad)
         source = self._source
         if source.changes and not self._loop.runner.warm and source.fill(view, place.one.parameter, item.group):
             place.bucket.changed()
         return view
+
+    @property
+    def sent(self) -> int:
+        """How many buckets of a pass that has not ended are on their way."""
+        return len(self._launched)
 
     def launch_full(self) -> None:
         """Send the buckets that have become full, in the order of the plan."""
@@ -173,7 +178,7 @@ class Filling:
             self.flags.append(_soundness(bucket))
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
-        self._launched.append(runner.launch(bucket, lr, x=x, alone=False))
+        self._launched.append(runner.launch(bucket, lr, x=x, since=self.since_step, alone=False))
         if not self._unsent:
             runner.agree(self._launched)
 
@@ -196,13 +201,15 @@ def adopt(p: torch.nn.Parameter, view: Tensor) -> bool:
     """Make the place in the buffer the gradient itself, as DDP's gradient_as_bucket_view does; False if it cannot be.
 
     The results then need no copy, and the memory that autograd had allocated serves the next gradient while in cache.
+    The gradient is a tensor of its own over that memory: `model.half()` or `p.grad.data = ...` may then give it other
+    memory, and the bucket's view stays where it is.
     """
-    if p.grad is view:
+    if p.grad is not None and same_place(p.grad, view):
         return True
     sharded = is_sharded(p)
     if p.dtype != view.dtype or (local(p) if sharded else p).stride() != view.stride():
         return False
-    grad = like(p, view) if sharded else view
+    grad = like(p, view.detach()) if sharded else view.detach()
     if grad.device != p.device:  # FSDP keeps the shard on the host, and a DTensor is made where its mesh computes
         return False
     p.grad = grad

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 from torch import Tensor
 
+from thinwire.engine.parameters import check_dense
 from thinwire.server.keys import Keyed
 from thinwire.server.steppers import Idle, Like, Outer, Stepper
 from thinwire.server.ways import Ways
@@ -125,6 +126,8 @@ class Half:
         self._loop.set(x)
 
     def _gradient(self) -> Tensor:
+        for one in self._members:
+            check_dense(one.parameter.grad, one.item.name)
         some = [one.parameter for one in self._members]
         return _flat([torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in some])
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import torch
 from torch.autograd import Variable
+from torch.optim import LBFGS
 
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
@@ -79,16 +80,21 @@ class HookDriver(Driver):
         """A schedule that takes closures has its gradients now, and the optimizer is then given the loss alone.
 
         Where a step is left out by looking at its gradients as it begins, a closure computes them now, too; the
-        optimizer's first call finds them computed.
+        optimizer's first call finds them computed. An optimizer that compares losses is given their mean over ranks.
         """
         if self.loop.piecemeal:
             return None
         closure = next(iter([*args[1:], *kwargs.values()]), None)
+        method = self.loop.method
+        together = not method.sync.of.models and not method.exchange.served  # all ranks take one step
+        compares = together and isinstance(optimizer, LBFGS)
+        if closure is not None and compares:
+            closure = self._with_mean_loss(closure)
         self.loop.again = None
         before = self.schedule.takes_closures or self.schedule.looks_at_gradients or self.delivers_late
         if closure is None or not before:
             self.run(self.step_begins(closure=closure is not None))
-            return None
+            return ((args[0], closure), {}) if closure is not None and compares else None
 
         async def again() -> None:
             with torch.enable_grad():
@@ -103,6 +109,26 @@ class HookDriver(Driver):
         self.run(self.step_begins())
         computed = [loss]
         return (args[0], lambda: computed.pop() if computed else closure()), {}
+
+    def _with_mean_loss(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure that every rank gets the same loss from.
+
+        With its own loss each rank would search along the line by itself, call the closure another number of times,
+        and take another step: replicas would part, and exchange gradients of different points.
+        """
+
+        def mean() -> Any:
+            loss = torch.as_tensor(closure())
+            found = loss.detach().float().reshape(1)
+
+            async def average() -> None:
+                found.copy_(await self.loop.runner.average(found))
+
+            if not self.loop.quiet():
+                self.run(average())
+            return found.reshape(loss.shape)
+
+        return mean
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self.loop.piecemeal:
@@ -121,7 +147,7 @@ class Hooks(HookDriver):
         model: nn.Module | None = None,
     ) -> None:
         super().__init__(loop, schedule, run)
-        self._busy = False  # inside a backward pass that exchanges
+        self._pass: weakref.ref[Any] | None = None  # what ends the backward pass that exchanges, while there is one
         if schedule.hears_gradients:
             for place in loop.filling.places:
                 hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
@@ -149,14 +175,38 @@ class Hooks(HookDriver):
         """Take a gradient that is complete."""
         if self.loop.quiet():
             return
-        if not self._busy:
-            self._busy = True
-            Variable._execution_engine.queue_callback(self._backward_ends)
+        self._forget_failed_pass()
+        if self._pass is None:
+            ends = self._backward_ends
+            self._pass = weakref.ref(ends)
+            Variable._execution_engine.queue_callback(ends)
         try:
             self.run(self.gradient(p, gradient(p)))
         except BaseException:
-            self._busy = False  # torch forgets the callback
+            self._pass = None  # torch forgets the callback
             raise
+
+    def _forget_failed_pass(self) -> None:
+        """Begin the round anew if an exception ended the last pass.
+
+        Torch alone holds what is called at a pass's end, and drops it with a pass that fails. A pass inside another,
+        as of a checkpoint, is a part of that one, whose end torch still holds.
+        """
+        if self._pass is None or self._pass() is not None:
+            return
+        if sent := self.loop.filling.sent:
+            raise RuntimeError(
+                f"an exception ended the last backward pass when {sent} of {len(self.loop.buckets)} buckets were on "
+                "their way, and the other ranks wait for the rest; let it leave the `with` block of tw.attach or the "
+                "script, so that they are told, and go on from a checkpoint"
+            )
+        self._pass = None
+        self.again()
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        if not self.loop.piecemeal:
+            self._forget_failed_pass()
+        return super()._step_begins(optimizer, args, kwargs)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         super()._step_ends(optimizer, args, kwargs)
@@ -165,7 +215,7 @@ class Hooks(HookDriver):
 
     def _backward_ends(self) -> None:
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
-        self._busy = False
+        self._pass = None
         self.run(self.backward_ends())
         Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
 

@@ -56,3 +56,8 @@ def like(tensor: Tensor, part: Tensor) -> Tensor:
         part, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
     )
     return made
+
+
+def same_place(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same elements in memory; never of a DTensor, which has parts elsewhere."""
+    return not is_sharded(a) and a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride()

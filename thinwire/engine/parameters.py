@@ -69,6 +69,12 @@ def check_parameter(p: nn.Parameter, name: str) -> None:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
 
 
+def check_dense(grad: Tensor | None, name: str) -> None:
+    """Refuse the gradient of a sparse embedding, which has no place in a bucket."""
+    if grad is not None and grad.is_sparse:
+        raise ValueError(f"{name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
+
+
 def name_of(p: nn.Parameter, names: dict[int, str], group: int) -> str:
     """The parameter's name, or an error: an optimizer of another model is a mistake that trains nothing."""
     if id(p) not in names:

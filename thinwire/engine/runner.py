@@ -86,6 +86,7 @@ class Round:
     handover: Handover
     used: bytes  # 1 for each tensor that this rank has a gradient for
     finite: bool | None  # whether it is finite on this rank; None if unknown
+    since: int = 0  # rounds that this rank has had since its last step
     agreement: Awaitable[object] | None = None  # after it, `agreed` holds; None where ranks need not agree
     agreed: Agreed = SOUND
     verdicts: list[Verdicts] = field(default_factory=list)  # of its chunks, where they are computed on a GPU
@@ -140,9 +141,12 @@ class Runner:
         before: Tensor | None = None,
         x: Tensor | None = None,
         *,
+        since: int = 0,
         alone: bool = True,
     ) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step.
+
+        `since` is how many rounds this rank has had since its last step.
 
         A round that is not `alone` is one of several: `agree` comes after the last of them, and until then a small
         one need not have been handed over.
@@ -150,7 +154,7 @@ class Runner:
         exchange = self.plain if self.warm else bucket.exchange
         facts = self._facts.get(id(exchange)) or Facts.of(exchange)
         x = bucket.flat if x is None else x
-        going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite)
+        going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite, since)
         going.launched = self.telemetry.now()
         chunks = [bucket.whole] if facts.whole else bucket.chunks
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
@@ -207,6 +211,13 @@ class Runner:
             raise ValueError(
                 f"learning rates differ between ranks in step {going.number}: rank {self.comm.rank} has {going.lr}; "
                 "give every rank the same schedule, or replicas drift apart"
+            )
+        if not agreed.in_step:
+            raise ValueError(
+                f"some ranks have called optimizer.step() since the last exchange and others have not (rank "
+                f"{self.comm.rank} has exchanged {going.since} times since its last step): replicas have drifted "
+                "apart. Let all ranks step or none, and write `with wire.no_sync():` around the backward pass of one "
+                "rank alone"
             )
         if going.before is not None and agreed.broken:
             who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"

@@ -7,9 +7,12 @@ Idle     none: the rule makes the model itself
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
+
+from torch.optim import LBFGS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +45,24 @@ class Like(Stepper):
         self._like = like
 
     def optimizer(self, groups: Sequence[Sequence[nn.Parameter]]) -> Optimizer:
-        """From the type and the defaults."""
+        """From the type and the defaults.
+
+        Some defaults are no arguments (AdamW says with one that it is no Adam); groups have their values as well.
+        """
         like = self._like
+        if isinstance(like, LBFGS):
+            raise ValueError(
+                "LBFGS computes gradients again in its step, and a server is only sent them; write "
+                "torch.optim.SGD(model.parameters(), lr=...) or another of torch's, or a method without a server"
+            )
         settings = [
             {**{name: value for name, value in group.items() if name != "params"}, "params": list(mine)}
             for group, mine in zip(like.param_groups, groups, strict=True)
         ]
+        takes = inspect.signature(type(like)).parameters
+        defaults = {name: value for name, value in like.defaults.items() if name in takes}
         try:
-            return type(like)(settings, **like.defaults)
+            return type(like)(settings, **defaults)
         except TypeError as error:
             raise ValueError(
                 f"a server steps with an optimizer like the workers', and cannot make a {type(like).__name__} from "
