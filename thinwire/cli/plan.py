@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ def plan(
     methods = list(dict.fromkeys(method or METHODS))
     for text in methods:
         tw.method(text)
-    if budget <= 0:
+    if not 0 < budget < math.inf:
         raise ValueError("steps take time; write --verify --budget 4")
     if verify:
         plan_verify.check(wanted, together=together)

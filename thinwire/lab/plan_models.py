@@ -57,7 +57,7 @@ class Wanted:
                 f"{self.name} is given by its shapes; say how long a step computes: "
                 f"--model {self.name} --computing 300ms"
             )
-        if seconds(self.computing) <= 0:
+        if seconds(self.computing, "computing", "--computing 300ms") <= 0:
             raise ValueError("a step takes time to compute; write --computing 300ms")
 
 

@@ -26,7 +26,7 @@ from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
 from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
-from thinwire.planning.record import EXACT, Recorded, record, record_agreement
+from thinwire.planning.record import EXACT, Recorded, record, record_agreement, skips
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
@@ -122,6 +122,7 @@ class Profile:
             flat = self._flat(parcel)
             # Each rank finds by itself whether more are extended from fewer, so that they could not play together.
             plays = not self.device.queued and (ranks <= EXACT or self.company.everybody is None)
+            plays = plays and not skips(method)  # played once more, the same gradient would be left out
             again = partial(self._again, method, parcel, flat) if plays else None
             found = record(method, parcel, flat, ranks, ROUNDS, self.device, again)
             scripts = typical(found.scripts, self.company)

@@ -3,7 +3,8 @@
 DDP packs gradients, the last parameters first, into a bucket that is closed once it holds 1 MiB, and then into
 buckets that are closed once they hold 25 MiB. gloo sums two of them at a time, each in a ring. The fp16 hook sums
 half the bytes. The PowerSGD hook has one bucket here (on gloo it hangs with more): a sum of P and then one of Q, of
-rank 4, and one of what is not worth compressing.
+rank 4, and one of what is not worth compressing. Parameters of several types never share a bucket of DDP's, so that a
+model with such is planned without it.
 """
 
 from __future__ import annotations
@@ -103,6 +104,12 @@ def _power(net: nn.Module, group: dist.ProcessGroup, beat: Beat | None) -> nn.Mo
     state = PowerSGDState(process_group=beat or group, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return wrapped
+
+
+def possible(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Those of the names under which this model can be trained: the PowerSGD hook needs all in one bucket."""
+    types = {p.dtype for p in model.parameters() if p.requires_grad}
+    return [name for name in names if len(types) == 1 or RIVALS[name].wrap is not _power]
 
 
 RIVALS: dict[str, Rival] = {
