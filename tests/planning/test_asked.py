@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 import thinwire as tw
+from thinwire.engine.plan import Item
 from thinwire.planning.alone import ENGINE, overheads
 from thinwire.planning.asked import drawing_nothing
 from thinwire.planning.company import Company
 from thinwire.planning.computing import measure
 from thinwire.planning.device import Host
 from thinwire.planning.planner import steps_of
-from thinwire.planning.rivals import RIVALS, possible
+from thinwire.planning.rivals import RIVALS, possible, width_of
 
 X = torch.ones(3, 4)
+ITEMS = [Item("weight", (512, 512), torch.device("cpu"))]
 
 
 class Pair(nn.Module):
@@ -77,6 +79,7 @@ def test_what_is_no_step_is_refused(net: nn.Module, loss: Any, optimizer: Any, s
         ((nn.Linear(4, 2), X), {"loss": "mse"}, r"write loss=torch\.nn\.functional\.cross_entropy"),
         ((nn.Linear(4, 2), X), {"hosts": "4"}, r"write tw\.plan\(model, batch, hosts=16\)"),
         ((nn.Linear(4, 2), X), {"methods": "qsgd"}, r"write methods=\['qsgd'\]"),
+        ((nn.Linear(4, 2), X), {"methods": ["one-shot"]}, "one-shot exchanges once, when training ends"),
         ((nn.Linear(4, 2), X), {"link": tw.Network(slow={1: "1mbit"})}, "plan takes hosts that are equal"),
         ((nn.Linear(4, 2), X), {"link": tw.Network(racks=2)}, "plan takes hosts that are equal"),
         ((nn.Linear(4, 2), X), {"link": tw.Network(None)}, r'write link=tw\.Network\("100gbit", "10us"\)'),
@@ -112,3 +115,13 @@ def test_random_numbers_stay_as_they_are() -> None:
     with drawing_nothing():
         nn.Dropout()(X)
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_gradients_of_two_bytes_are_summed_in_two_bytes() -> None:
+    assert [width_of(net) for net in (nn.Linear(4, 2), nn.Linear(4, 2).bfloat16(), TwoTypes())] == [4, 2, 4]
+    wide, narrow = (
+        {name: one.contestant(name, ITEMS, 0.0, w).sent(2) for name, one in RIVALS.items()} for w in (4, 2)
+    )
+    assert (wide["ddp"], narrow["ddp"]) == (4 << 18, 2 << 18)
+    assert wide["ddp fp16"] == narrow["ddp fp16"] == 2 << 18
+    assert wide["ddp powersgd-4"] == 2 * narrow["ddp powersgd-4"]

@@ -6,7 +6,7 @@ Without these checks the error would come from the first step that is measured, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from thinwire.comm.network import Network
 from thinwire.core.method import Method
+from thinwire.planning.company import Company
 
 Makes = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -52,6 +53,14 @@ def check_link(network: Network) -> None:
         )
     if network.bytes_per_second(0) == math.inf:
         raise ValueError('on a link that is infinitely fast nothing pays; write link=tw.Network("100gbit", "10us")')
+
+
+def check_alike(company: Company, methods: Sequence[Method], hosts: int, link: object) -> None:
+    """Refuse ranks that ask for different plans: each would measure something else while the others wait for it."""
+    if not company.agree([*(one.id for one in methods), str(hosts), str(link)]):
+        raise ValueError(
+            "ranks ask for different methods, hosts or links; call tw.plan(...) with the same ones on every rank"
+        )
 
 
 def optimizer_of(net: nn.Module, make: Makes | None) -> Optimizer:

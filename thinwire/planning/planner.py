@@ -13,7 +13,15 @@ from thinwire.core.by_id import method as by_id
 from thinwire.core.method import Method
 from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
-from thinwire.planning.asked import check_asked, check_link, drawing_nothing, loss_of, optimizer_of, square_of
+from thinwire.planning.asked import (
+    check_alike,
+    check_asked,
+    check_link,
+    drawing_nothing,
+    loss_of,
+    optimizer_of,
+    square_of,
+)
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
 from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
@@ -77,6 +85,7 @@ def plan(
         say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
     company = Company.of_group() if many else Company()
+    check_alike(company, known, hosts, link)
     found, sockets = _link(link, company, say)
     profile = measured(model, makes, sockets=sockets, company=company, say=say)
     together = many and hosts == dist.get_world_size()

@@ -27,7 +27,7 @@ from thinwire.planning.link import Sockets
 from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
 from thinwire.planning.record import EXACT, Recorded, record, record_agreement, skips
-from thinwire.planning.rivals import RIVALS
+from thinwire.planning.rivals import RIVALS, width_of
 from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
 
@@ -69,6 +69,7 @@ class Profile:
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
+    width: int = 4  # bytes of a number of the gradients, as DDP sums them
     taken: Callable[[], float] | None = None  # takes real steps between hosts; see `gauge`
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class Profile:
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured, on no more cores than a rank has: times hold for that."""
         made = [
-            rival.contestant(name, self.computing.items, self.spent[name])
+            rival.contestant(name, self.computing.items, self.spent[name], self.width)
             for name, rival in RIVALS.items()
             if name in self.spent
         ]
@@ -284,4 +285,6 @@ def measured(
     spent = overheads(model, makes, company, rivals)
     step, _ = makes(twin)
     taken = None if company.everybody is None else partial(gauge.seconds, model, makes, company)
-    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device, taken)
+    return Profile(
+        computing, grads, spent, device.sockets(sockets), step, say, company, device, width_of(model), taken
+    )
