@@ -219,3 +219,20 @@ def test_a_list_of_weights_is_a_load() -> None:
 def test_nobody_is_left() -> None:
     found = foresee(tw.methods.sgd(), "resnet50", 2, failures={0: 0.1, 1: 0.1})
     assert (found.ends, found.stopped) == ((), "all ranks have died")
+
+
+def test_problems_that_are_none_are_refused() -> None:
+    net = nn.Linear(4, 1)
+
+    def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+        mean: Tensor = model(torch.ones(2, 4)).mean()
+        return mean
+
+    with pytest.raises(TypeError, match=r"write a function that makes one, Problem\(lambda: copy\.deepcopy\(model\)"):
+        Problem(net, loss)
+    with pytest.raises(ValueError, match=r"such as seconds=0\.1"):
+        Problem(lambda: net, loss, seconds=-1)
+    done = simulate(
+        tw.methods.sgd(), Problem(lambda: nn.Linear(4, 1), loss), 2, steps=1, until=lambda rank, step: True
+    )
+    assert str(done) == "2 workers, no steps, 0.000 s"

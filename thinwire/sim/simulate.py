@@ -55,7 +55,9 @@ class Simulation:
         return int(sum(one["bytes_sent"] for one in self.stats))
 
     def __str__(self) -> str:
-        steps = 1 + max(one.step for one in self.moments)
+        steps = max((1 + one.step for one in self.moments), default=0)
+        if not steps:
+            return f"{len(self.models)} workers, no steps, {self.seconds:.3f} s"
         lines = [
             f"{len(self.models)} workers, {steps} steps, {self.seconds:.3f} s",
             f"{self.seconds / steps * 1000:.2f} ms per step",
