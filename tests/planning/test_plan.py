@@ -127,6 +127,7 @@ def test_bad_input_is_one_sentence() -> None:
         (["--model", "resnet50"], "--model resnet50 --computing 300ms"),
         (["--computing", "1s"], "leave --computing out"),
         (["--model", "resnet50", "--computing", "soon"], "computing='soon': write a number and us, ms or s"),
+        (["--model", "resnet50", "--computing", "1s", "--batch", "8"], "leave --params and --batch out"),
         (["--verify", "--budget", "nan"], "write --verify --budget 4"),
         (["--params", "0"], "positive numbers"),
         (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
@@ -139,6 +140,14 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     said = capsys.readouterr()
     assert said.out == ""
     assert message in " ".join(said.err.split())
+
+
+def test_a_latency_would_be_ignored_where_the_link_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["plan", "--latency", "5ms"]) == 2
+    assert "write --rate 1gbit --latency 5ms" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
