@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import pytest
 import torch
@@ -158,6 +159,15 @@ def test_wrong_parts_are_refused() -> None:
         from_config({"bits": 4})
     with pytest.raises(ValueError, match="unknown config 'Qsgdd'; did you mean 'Qsgd'"):
         from_config({"type": "Qsgdd"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"bucket_mb": 0}, {"bucket_mb": "4"}, {"chunk_mb": math.nan}, {"bucket_mb": math.inf}, {"in_flight": "2"}],
+)
+def test_sizes_of_an_overlap_are_positive_numbers(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"):
+        Overlap(**settings)
 
 
 def test_feedback_that_grows_warns() -> None:

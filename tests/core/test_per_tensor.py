@@ -69,6 +69,8 @@ def test_what_cannot_be_adapted_is_refused() -> None:
         Method(AllGather(Channel(eight)), Sync(adapt=Adapt(four, (eight,))))
     with pytest.raises(ValueError, match="between two rounds of gradients"):
         Sync(of=Param(), adapt=Adapt(four, (eight,)))
+    with pytest.raises(ValueError, match="write 1 or more for both, whole numbers"):
+        Adapt(four, (eight,), every=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="write 1 or more for both"):
         adaptive(every=0)
     with pytest.raises(ValueError, match="write uniform=4"):

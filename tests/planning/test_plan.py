@@ -80,7 +80,8 @@ def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
 
 
 def test_a_model_is_measured_and_stays_as_it_is() -> None:
-    net = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+    net = nn.Sequential(nn.Linear(8, 128), nn.Dropout(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+    drawn = torch.get_rng_state()
     before = [p.detach().clone() for p in net.parameters()]
     batch = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3]))
     network = tw.Network("10mbit", "1ms")
@@ -97,6 +98,7 @@ def test_a_model_is_measured_and_stays_as_it_is() -> None:
     assert found.row("int8").step_ms < found.row("ddp").step_ms
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
     assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(torch.get_rng_state(), drawn)
     assert not dist.is_initialized()
 
 
@@ -124,6 +126,9 @@ def test_bad_input_is_one_sentence() -> None:
         (["--model", "resnet51"], "there is no model 'resnet51'; write --model mlp, "),
         (["--model", "resnet50"], "--model resnet50 --computing 300ms"),
         (["--computing", "1s"], "leave --computing out"),
+        (["--model", "resnet50", "--computing", "soon"], "computing='soon': write a number and us, ms or s"),
+        (["--model", "resnet50", "--computing", "1s", "--batch", "8"], "leave --params and --batch out"),
+        (["--verify", "--budget", "nan"], "write --verify --budget 4"),
         (["--params", "0"], "positive numbers"),
         (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
         (["--plot", "plan.txt"], "write --plot plan.png"),
@@ -135,6 +140,14 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     said = capsys.readouterr()
     assert said.out == ""
     assert message in " ".join(said.err.split())
+
+
+def test_a_latency_would_be_ignored_where_the_link_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["plan", "--latency", "5ms"]) == 2
+    assert "write --rate 1gbit --latency 5ms" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,12 @@ def test_extended_messages_are_those_of_so_many_ranks() -> None:
 def test_what_has_no_common_step_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no step that all ranks take together.*write tw.simulate"):
         contestant(tw.method(text), ITEMS, 4)
+
+
+@pytest.mark.parametrize("text", ["lag", "laq"])
+def test_uploads_that_may_be_left_out_are_sent(text: str) -> None:
+    """As from shapes alone: the same gradient again would never be sent, and the method would cost nothing."""
+    load = Load(tuple(Ready(item.name, item.shape, 0.0) for item in ITEMS), 0.0)
+    found = foresee(tw.method(text), load, 3, steps=1)
+    sent = contestant(tw.method(text), ITEMS, 3).sent(3)
+    assert sent == pytest.approx(found.bytes_sent / 3, rel=0.01)

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 
+import thinwire as tw
 from thinwire.planning import company as who
 from thinwire.planning.alone import ENGINE, overheads, own_group
 from thinwire.planning.beat import Beat
@@ -84,3 +85,15 @@ def test_ranks_of_one_machine_measure_together() -> None:
         assert found["kept"] == (True, 1)
         assert set(found["spent"]) == {"ddp", ENGINE}
         assert found["spent"]["ddp"] > LATE / 2  # only rank 1 is late, and both know
+
+
+def different() -> str:
+    try:
+        tw.plan(net(), torch.ones(2, 64), methods=["sgd" if dist.get_rank() else "qsgd"])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_ask_for_different_plans_are_refused() -> None:
+    assert all("ranks ask for different methods, hosts or links" in said for said in on_ranks(different, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 import thinwire as tw
 from thinwire.engine.plan import plan_of
 from thinwire.sim import Constant, Costs, Forecast, Load, LogNormal, Pass, Problem, Ready, binds, foresee, simulate
-from thinwire.sim.models import MODELS
+from thinwire.sim.models import MODELS, Weight
 
 SECONDS = 0.1
 SLOW = Constant({1: 1.7})
@@ -188,3 +189,50 @@ def test_a_death_ends_training_unless_neighbours_drop_it() -> None:
     assert went_on.ends[-1][2] != went_on.ends[-1][2]  # NaN
     with pytest.raises(ValueError, match="drop_dead is for methods that gossip"):
         run(tw.methods.qsgd(), network=fast, drop_dead=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"workers": 2.5}, r"foresee\(workers=2\.5\) is no whole number; write workers=8"),
+        ({"steps": "3"}, r"foresee\(steps='3'\) is no whole number; write steps=10"),
+        ({"load": None}, "NoneType is neither a name nor a list of weights; write"),
+        ({"network": "1gbit"}, r'write network=tw\.Network\("1gbit", "1ms"\)'),
+        ({"costs": Pass(1e-9)}, r"write costs=Costs\(Pass\("),
+        ({"stragglers": {1: 2.0}}, r"write stragglers=tw\.sim\.Constant\(\{3: 2\.0\}\)"),
+        ({"failures": [1]}, r"write failures=\{3: 2\.0\}"),
+        ({"failures": {1: "2s"}}, r"write failures=\{3: 2\.0\}"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(arguments: dict[str, Any], sentence: str) -> None:
+    usual: dict[str, Any] = {"load": "resnet50", "workers": 2, **arguments}
+    with pytest.raises(TypeError, match=sentence):
+        foresee(tw.methods.sgd(), **usual)
+
+
+def test_a_list_of_weights_is_a_load() -> None:
+    weights = [Weight("fc.weight", (100, 100), 1.0)]
+    found = foresee(tw.methods.sgd(), weights, 2, steps=2)
+    assert found.ends == foresee(tw.methods.sgd(), Load.of(weights), 2, steps=2).ends
+
+
+def test_nobody_is_left() -> None:
+    found = foresee(tw.methods.sgd(), "resnet50", 2, failures={0: 0.1, 1: 0.1})
+    assert (found.ends, found.stopped) == ((), "all ranks have died")
+
+
+def test_problems_that_are_none_are_refused() -> None:
+    net = nn.Linear(4, 1)
+
+    def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+        mean: Tensor = model(torch.ones(2, 4)).mean()
+        return mean
+
+    with pytest.raises(TypeError, match=r"write a function that makes one, Problem\(lambda: copy\.deepcopy\(model\)"):
+        Problem(net, loss)
+    with pytest.raises(ValueError, match=r"such as seconds=0\.1"):
+        Problem(lambda: net, loss, seconds=-1)
+    done = simulate(
+        tw.methods.sgd(), Problem(lambda: nn.Linear(4, 1), loss), 2, steps=1, until=lambda rank, step: True
+    )
+    assert str(done) == "2 workers, no steps, 0.000 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ ROWS = {
     "codec_ms": ",.1f",
     "speedup": ".2f",
 }
+LATENCY = "100us"
 VERIFIED = {"method": "", "predicted_ms": ".1f", "step_ms": ".1f", "error": "+.1%"}
 
 
@@ -62,7 +64,7 @@ def plan(
     rate: Annotated[
         str | None, typer.Option(help="Rate of every host's link (default: 1gbit; under torchrun it is measured).")
     ] = None,
-    latency: Annotated[str, typer.Option(help="One way, with --rate.")] = "100us",
+    latency: Annotated[str, typer.Option(help="One way, with --rate.")] = LATENCY,
     method: Annotated[list[str] | None, typer.Option(help="Method id; may be repeated.")] = None,
     params: Annotated[int, typer.Option(help="Approximate size of an mlp.")] = plan_models.PARAMS,
     batch: Annotated[int | None, typer.Option(help="Samples per host and step, of a model that is built.")] = None,
@@ -87,6 +89,8 @@ def plan(
     Computing and codecs are measured on this machine; hosts and their link are as you say.
     """
     together = ranks_here()
+    if together and rate is None and latency != LATENCY:
+        raise ValueError(f"the link is measured under torchrun; write --rate 1gbit --latency {latency}")
     known = rate or (None if together else "1gbit")
     network = None if known is None else tw.Network(known, latency)
     hosts = hosts if hosts is not None or together else 4
@@ -99,7 +103,7 @@ def plan(
         tw.method(text)
     if tries < 0:
         raise ValueError(f"--tries {tries}: write --tries {MOST}, or --tries 0 for none")
-    if budget <= 0:
+    if not 0 < budget < math.inf:
         raise ValueError("steps take time; write --verify --budget 4")
     if verify:
         plan_verify.check(wanted, together=together)

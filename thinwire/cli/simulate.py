@@ -34,6 +34,7 @@ from thinwire.sim import (
 )
 
 METHODS = ["sgd", "qsgd"]
+MODEL, SECONDS = "resnet50", 0.1
 MOST_WITH_NUMBERS = 256
 SHAPES = {
     "method": "",
@@ -48,7 +49,7 @@ SHAPES = {
 }
 NUMBERS = {name: form for name, form in SHAPES.items() if name not in ("binds", "saves_s")} | {"accuracy": ".2%"}
 KINDS: dict[str, Callable[..., Stragglers]] = {
-    "constant": lambda rank, times: Constant({int(rank): times}),
+    "constant": lambda rank, times: Constant({_whole(rank): times}),
     "exponential": Exponential,
     "shifted": ShiftedExponential,
     "lognormal": LogNormal,
@@ -58,7 +59,7 @@ KINDS: dict[str, Callable[..., Stragglers]] = {
 
 def simulate(
     method: Annotated[list[str] | None, typer.Argument(metavar="[METHOD]...", help="Method ids.")] = None,
-    model: Annotated[str, typer.Option(help=f"Shapes of a model: {', '.join(MODELS)}.")] = "resnet50",
+    model: Annotated[str, typer.Option(help=f"Shapes of a model: {', '.join(MODELS)}.")] = MODEL,
     task: Annotated[
         str | None, typer.Option(help="Train this task with real numbers instead, such as digits.")
     ] = None,
@@ -70,7 +71,7 @@ def simulate(
     oversubscription: Annotated[
         float, typer.Option(help="The hosts' rates over the rate of their rack's uplink.")
     ] = 1,
-    seconds: Annotated[float, typer.Option(help="Computing of a step, a third of it forward.")] = 0.1,
+    seconds: Annotated[float, typer.Option(help="Computing of a step, a third of it forward.")] = SECONDS,
     encode: Annotated[float, typer.Option(help="Nanoseconds per element of encoding.")] = 0.0,
     decode: Annotated[float, typer.Option(help="Nanoseconds per element of decoding.")] = 0.0,
     stragglers: Annotated[
@@ -88,6 +89,12 @@ def simulate(
     names = method or METHODS
     if trace is not None and (len(names) > 1 or task is not None):
         raise ValueError("a trace shows one method, by shapes; write thinwire simulate qsgd --trace qsgd.json")
+    if oversubscription != 1 and racks == 1:
+        raise ValueError("one rack shares no uplink; write --racks 4 --oversubscription 4")
+    if task is not None:
+        _check_numbers(
+            model=model != MODEL, seconds=seconds != SECONDS, encode=encode, decode=decode, drop_dead=drop_dead
+        )
     reserve(trace, save)
     methods = [tw.method(name) for name in names]
     network = tw.Network(rate, latency, racks=racks, oversubscription=oversubscription)
@@ -144,7 +151,11 @@ def parse_stragglers(text: str | None) -> Stragglers | None:
         raise ValueError(f"--stragglers {text}: there is no {kind!r}{suggest(kind, KINDS)}")
     try:
         return KINDS[kind](*(float(word) for word in rest.split(",") if word))
-    except (TypeError, ValueError) as error:
+    except TypeError:
+        raise ValueError(
+            f"--stragglers {text}: too many numbers, or too few; write --stragglers lognormal:0.3, or constant:3,2.0"
+        ) from None
+    except ValueError as error:
         raise ValueError(
             f"--stragglers {text}: write --stragglers lognormal:0.3, or constant:3,2.0 ({error})"
         ) from None
@@ -161,8 +172,21 @@ def parse_failures(texts: list[str]) -> dict[int, float]:
         parts = re.fullmatch(r"(\d+)@(.+)", text)
         if not parts:
             raise ValueError(f"--fail {text}: write the rank and the time, --fail 3@2s")
-        found[int(parts[1])] = to_seconds(parts[2])
+        found[int(parts[1])] = to_seconds(parts[2], "time", f"--fail {parts[1]}@2s")
     return found
+
+
+def _whole(rank: float) -> int:
+    if not rank.is_integer():
+        raise ValueError(f"{rank} is no rank")
+    return int(rank)
+
+
+def _check_numbers(**given: float | bool) -> None:
+    """Refuse what is for shapes alone: with real numbers it would be left out without a word."""
+    stray = [f"--{name.replace('_', '-')}" for name, one in given.items() if one]
+    if stray:
+        raise ValueError(f"{', '.join(stray)}: for shapes alone, and not for a task; leave that out, or --task")
 
 
 def _foreseen(method: tw.Method, done: Forecast, saved: dict[str, float]) -> Row:

@@ -108,6 +108,8 @@ class Transient(Stragglers):
 
 def uniform(rank: int, turn: int, seed: int) -> float:
     """A number in (0, 1), the same for the same key on every machine."""
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed={seed}: write seed=0, or another number that is not negative, below 2**64")
     digest = hashlib.blake2b(struct.pack("<QQQ", seed, rank, turn), digest_size=8).digest()
     return ((int.from_bytes(digest, "little") >> 12) + 0.5) / (1 << 52)
 

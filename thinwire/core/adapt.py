@@ -37,8 +37,8 @@ class Adapt(Config):
     bins: int = BINS
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.bins < 1:
-            raise ValueError(f"Adapt(every={self.every}, bins={self.bins}): write 1 or more for both")
+        if not all(isinstance(one, int) and one >= 1 for one in (self.every, self.bins)):
+            raise ValueError(f"Adapt(every={self.every}, bins={self.bins}): write 1 or more for both, whole numbers")
         if not self.options or len(self.choices) > 255:
             raise ValueError(
                 f"Adapt chooses from 1 to 254 options besides {self.uniform.id}; got {len(self.options)}"

@@ -66,10 +66,11 @@ class Overlap(Config):
     def __post_init__(self) -> None:
         check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
-        sizes = self.sizes("cpu")
-        if not isinstance(self.in_flight, int) or min(sizes) <= 0 or sizes.in_flight < 1:
+        given = [mb for mb in (self.bucket_mb, self.chunk_mb) if mb is not None]
+        legal = all(isinstance(mb, int | float) and 0 < mb < math.inf for mb in given)
+        if not legal or not isinstance(self.in_flight, int) or self.in_flight < 1:
             raise ValueError(
-                f"Overlap(bucket_mb={self.bucket_mb}, chunk_mb={self.chunk_mb}, in_flight={self.in_flight}): "
+                f"Overlap(bucket_mb={self.bucket_mb!r}, chunk_mb={self.chunk_mb!r}, in_flight={self.in_flight!r}): "
                 "write bucket_mb > 0, chunk_mb > 0 and in_flight >= 1"
             )
 

@@ -19,9 +19,9 @@ def bits_per_second(rate: str) -> int:
     return bits
 
 
-def seconds(delay: str) -> float:
-    """A delay as a number."""
+def seconds(delay: str, what: str = "latency", write: str = "--latency 2ms") -> float:
+    """A delay as a number; an error says `what` it is and how to write it."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", delay)
     if not found:
-        raise ValueError(f"latency={delay!r}: write a number and us, ms or s: --latency 2ms")
+        raise ValueError(f"{what}={delay!r}: write a number and us, ms or s: {write}")
     return float(found[1]) * SECONDS[found[2]]

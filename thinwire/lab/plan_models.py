@@ -53,12 +53,16 @@ class Wanted:
             raise ValueError(f"there is no model {self.name!r}; write --model {', '.join((*BUILT, *MODELS))}")
         if self.device != "cpu":
             raise ValueError(f"{self.name} is given by its shapes, whose codecs run on the CPU; leave --device out")
+        if self.params != PARAMS or self.batch is not None:
+            raise ValueError(
+                f"{self.name} is given by its shapes, and has its own size; leave --params and --batch out"
+            )
         if self.computing is None:
             raise ValueError(
                 f"{self.name} is given by its shapes; say how long a step computes: "
                 f"--model {self.name} --computing 300ms"
             )
-        if seconds(self.computing) <= 0:
+        if seconds(self.computing, "computing", "--computing 300ms") <= 0:
             raise ValueError("a step takes time to compute; write --computing 300ms")
 
 

@@ -23,7 +23,7 @@ from thinwire.engine.attach import attach
 from thinwire.planning.beat import Beat
 from thinwire.planning.company import Company
 from thinwire.planning.pause import SECONDS, Idle, Pause
-from thinwire.planning.rivals import RIVALS
+from thinwire.planning.rivals import RIVALS, possible
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +60,7 @@ def overheads(
     with own_group() as group:
         pause = Pause(SECONDS if on_cpu else 0.0)
         bare = _pausing(makes, copy.deepcopy(model), pause)
-        for name in rivals:
+        for name in possible(model, rivals):
             beat = Beat(company.mates) if company.mates is not None and on_cpu else None
             step = _pausing(makes, RIVALS[name].wrap(copy.deepcopy(model), group, beat), pause)
             found[name] = max(0.0, _difference(bare, step, pause, beat, company))

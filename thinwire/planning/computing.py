@@ -108,6 +108,9 @@ def measure(model: nn.Module, makes: Makes, *, company: Company, device: Device,
         raise ValueError(
             f"{unused[0]} got no gradient from the sample batch; freeze it, or give a batch that uses it"
         )
+    for one in members:
+        if one.parameter.grad is not None and one.parameter.grad.is_sparse:  # which attach refuses, too
+            raise ValueError(f"{one.item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
     share = device.share(company)
     end = min(median(ready[0]), median(times))
     found = tuple(min(end, max(0.0, median(ready[id(one.parameter)]))) for one in members)

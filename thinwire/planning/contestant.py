@@ -13,6 +13,7 @@ from thinwire.core.slots import make
 from thinwire.engine.plan import chunks, plan_of
 from thinwire.planning.replay import Act, Await, Launch, Mark
 from thinwire.planning.script import Ask, Script, Work
+from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method
@@ -151,6 +152,10 @@ def of_method(method: Method, items: Sequence[Item], ranks: int, record: Record,
 def check(method: Method) -> None:
     """Refuse what has no step that everybody takes together."""
     sync = method.sync
+    if isinstance(sync.of, Delta) and sync.of.period.at_end:
+        raise ValueError(
+            f"{method.id} exchanges once, when training ends, and no step of it can be planned; leave it out"
+        )
     if method.exchange.served or sync.staleness is None or method.exchange.asynchronous:
         raise ValueError(
             f"{method.id} has no step that all ranks take together, which is what is planned; "

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.optim import SGD, Optimizer
 
 from thinwire.comm.network import Network
 from thinwire.core.by_id import method as by_id
 from thinwire.core.method import Method
 from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
+from thinwire.planning.asked import (
+    check_alike,
+    check_asked,
+    check_link,
+    drawing_nothing,
+    loss_of,
+    optimizer_of,
+    square_of,
+)
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
 from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
     from thinwire.planning.computing import Makes, Step
 
@@ -33,6 +42,7 @@ Loss = Callable[..., "Tensor"]
 Say = Callable[[str], None]
 
 
+@drawing_nothing()
 def plan(
     model: nn.Module,
     sample_batch: Any,
@@ -62,6 +72,7 @@ def plan(
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
     ranks call this at the same time, and the outlook of rank 0 counts.
     """
+    check_asked(model, loss, hosts, methods)
     known = [by_id(one) if isinstance(one, str) else one for one in methods]
     for one in known:
         check_method_type(one, "tw.plan(model, batch, methods=[{}])")
@@ -80,6 +91,7 @@ def plan(
         say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
     company = Company.of_group() if many else Company()
+    check_alike(company, known, hosts, link)
     found, sockets = _link(link, company, say)
     profile = measured(model, makes, sockets=sockets, company=company, say=say)
     together = many and hosts == dist.get_world_size()
@@ -123,16 +135,15 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
     def value(out: Any) -> Tensor:
         if loss is not None:
             return loss(out, targets) if pair else loss(out)
-        return _own_loss(out) if named else out.float().square().mean()
+        return _own_loss(out) if named else square_of(out)
 
     def makes(net: nn.Module) -> tuple[Step, Optimizer]:
-        chosen = [p for p in net.parameters() if p.requires_grad]
-        made = SGD(chosen, lr=1e-3) if optimizer is None else optimizer(chosen)
+        made = optimizer_of(net, optimizer)
 
         def step() -> None:
             made.zero_grad()
             out = net(**inputs) if named else net(inputs)
-            torch.autograd.backward(value(out))
+            torch.autograd.backward(loss_of(value(out)))
             made.step()
 
         return step, made
@@ -161,6 +172,7 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
     network = Network(link) if isinstance(link, str) else link
     if not isinstance(network, Network):
         raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
+    check_link(network)
     say("sockets")
     return Link(8 * network.bytes_per_second(0), network.delay), loopback()
 

@@ -26,8 +26,8 @@ from thinwire.planning.device import Device, Host, device_of
 from thinwire.planning.link import Sockets
 from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
-from thinwire.planning.record import EXACT, Recorded, record, record_agreement
-from thinwire.planning.rivals import RIVALS
+from thinwire.planning.record import EXACT, Recorded, record, record_agreement, skips
+from thinwire.planning.rivals import RIVALS, width_of
 from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
 from thinwire.planning.stage import Stage
@@ -70,6 +70,7 @@ class Profile:
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
+    width: int = 4  # bytes of a number of the gradients, as DDP sums them
     stage: Stage | None = None  # where real steps are taken between hosts
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Profile:
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured, on no more cores than a rank has: times hold for that."""
         made = [
-            rival.contestant(name, self.computing.items, self.spent[name])
+            rival.contestant(name, self.computing.items, self.spent[name], self.width)
             for name, rival in RIVALS.items()
             if name in self.spent
         ]
@@ -123,6 +124,7 @@ class Profile:
             flat = self._flat(parcel)
             # Each rank finds by itself whether more are extended from fewer, so that they could not play together.
             plays = not self.device.queued and (ranks <= EXACT or self.company.everybody is None)
+            plays = plays and not skips(method)  # played once more, the same gradient would be left out
             again = partial(self._again, method, parcel, flat) if plays else None
             found = record(method, parcel, flat, ranks, ROUNDS, self.device, again)
             scripts = typical(found.scripts, self.company)
@@ -284,4 +286,6 @@ def measured(
     spent = overheads(model, makes, company, rivals)
     step, _ = makes(twin)
     stage = None if company.everybody is None else Stage(model, makes, company)
-    return Profile(computing, grads, spent, device.sockets(sockets), step, say, company, device, stage)
+    return Profile(
+        computing, grads, spent, device.sockets(sockets), step, say, company, device, width_of(model), stage
+    )

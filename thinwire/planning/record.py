@@ -96,6 +96,15 @@ def record_agreement(
     return found.scripts[-1]
 
 
+def skips(method: Method) -> bool:
+    """Whether a rank may leave out an upload that says little new, as LAG does.
+
+    How often it would is not known of one batch. The same gradient again would never be sent, and so each pass takes
+    the opposite of the one before: every upload is sent, which is an upper bound, as in `tw.sim.foresee`.
+    """
+    return any(channel.memory.skips for channel in method.exchange.channels)
+
+
 def _for(ranks: int, found: Callable[[int], Recorded], name: str) -> Recorded:
     """What was found for so many ranks: recorded as they are, or extended from fewer."""
     if ranks <= EXACT:
@@ -157,6 +166,7 @@ def _recorded(
         buckets = [runner.bucket(number, parcel) for number, parcel in enumerate(parcels)]
         mine = [torch.roll(grad, rank * APART) for grad in grads]
         models = method.sync.of.models
+        lazy = skips(method)
         for bucket, grad in zip(buckets, grads, strict=True):
             for chunk in bucket.chunks if models else ():
                 bucket.exchange.start(grad[chunk.start : chunk.stop], chunk.state)
@@ -164,7 +174,7 @@ def _recorded(
             transport.begin()
             going = []
             for bucket, grad in zip(buckets, mine, strict=True):
-                bucket.flat.copy_(grad)
+                bucket.flat.copy_(-grad if lazy and number % 2 else grad)
                 bucket.used = bytearray(b"\1" * len(bucket.views))
                 bucket.finite = None if grad.is_cuda else True  # a GPU is asked when the round begins
                 going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))

@@ -3,7 +3,8 @@
 DDP packs gradients, the last parameters first, into a bucket that is closed once it holds 1 MiB, and then into
 buckets that are closed once they hold 25 MiB. gloo sums two of them at a time, each in a ring. The fp16 hook sums
 half the bytes. The PowerSGD hook has one bucket here (on gloo it hangs with more): a sum of P and then one of Q, of
-rank 4, and one of what is not worth compressing.
+rank 4, and one of what is not worth compressing. Parameters of several types never share a bucket of DDP's, so that a
+model with such is planned without it.
 """
 
 from __future__ import annotations
@@ -39,33 +40,39 @@ class Rival(NamedTuple):
     """How it wraps a model, in a group or with a beat in place of its sums, and what it sends."""
 
     wrap: Wrap
-    contestant: Callable[[str, Sequence[Item], float], Contestant]
+    contestant: Callable[..., Contestant]  # of a name, items, seconds spent, and the width of a number if it is not 4
 
 
-def buckets(items: Sequence[Item], limits: Sequence[int]) -> list[list[Item]]:
+def width_of(model: nn.Module) -> int:
+    """Bytes of a number that DDP sums: that of the gradients, the widest where there are several types."""
+    return max(p.element_size() for p in model.parameters() if p.requires_grad)
+
+
+def buckets(items: Sequence[Item], limits: Sequence[int], width: int = 4) -> list[list[Item]]:
     """As DDP packs them; the last limit holds for all further buckets."""
     found: list[list[Item]] = []
     open_: list[Item] = []
     for item in reversed(items):
         open_.append(item)
-        if 4 * sum(one.numel for one in open_) >= limits[min(len(found), len(limits) - 1)]:
+        if width * sum(one.numel for one in open_) >= limits[min(len(found), len(limits) - 1)]:
             found.append(open_)
             open_ = []
     return [*found, open_] if open_ else found
 
 
-def _summed(name: str, items: Sequence[Item], overhead: float, width: int) -> Contestant:
+def _summed(name: str, items: Sequence[Item], overhead: float, width: int = 4, own: int = 4) -> Contestant:
+    """A sum of each bucket, in numbers of `width` bytes; buckets are packed with gradients of `own` bytes."""
     sendings = tuple(
         Sending(
             tuple(item.name for item in bucket),
             (Script((Ask("ring", width * sum(item.numel for item in bucket), width, half=width == 2),)),),
         )
-        for bucket in buckets(items, (FIRST, NEXT))
+        for bucket in buckets(items, (FIRST, NEXT), own)
     )
     return Contestant(name, sendings, LANES, overhead=overhead, back=0.5)
 
 
-def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
+def _factored(name: str, items: Sequence[Item], overhead: float, width: int = 4) -> Contestant:
     """All is one bucket, so that all computing comes after backward: before P, between P and Q, and after Q."""
     ps = qs = plain = 0
     for item in items:
@@ -73,14 +80,18 @@ def _factored(name: str, items: Sequence[Item], overhead: float) -> Contestant:
         k = item.numel // max(1, m)
         rank = min(m, k, RANK)
         if len(item.shape) > 1 and (m + k) * rank * SMALLER < m * k:
-            ps, qs = ps + 4 * m * rank, qs + 4 * k * rank
+            ps, qs = ps + width * m * rank, qs + width * k * rank
         else:
-            plain += 4 * item.numel
+            plain += width * item.numel
     third = Work(overhead / 3)
-    rest: tuple[Part, ...] = (Ask("ring", plain),) if plain else ()
-    parts: tuple[Part, ...] = (third, *rest, Ask("ring", ps), third, Ask("ring", qs), third)
+
+    def ring(size: float) -> Ask:
+        return Ask("ring", size, width, half=width == 2)
+
+    rest: tuple[Part, ...] = (ring(plain),) if plain else ()
+    parts: tuple[Part, ...] = (third, *rest, ring(ps), third, ring(qs), third)
     names = tuple(item.name for item in reversed(items))
-    memory = sum(4 * item.numel for item in items) + ps + qs
+    memory = sum(width * item.numel for item in items) + ps + qs
     return Contestant(name, (Sending(names, (Script(parts),)),), LANES, memory=memory)
 
 
@@ -105,9 +116,15 @@ def _power(net: nn.Module, group: dist.ProcessGroup, beat: Beat | None) -> nn.Mo
     return wrapped
 
 
+def possible(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Those of the names under which this model can be trained: the PowerSGD hook needs all in one bucket."""
+    types = {p.dtype for p in model.parameters() if p.requires_grad}
+    return [name for name in names if len(types) == 1 or RIVALS[name].wrap is not _power]
+
+
 RIVALS: dict[str, Rival] = {
-    "ddp": Rival(_ddp, lambda name, items, spent: _summed(name, items, spent, 4)),
-    "ddp fp16": Rival(_fp16, lambda name, items, spent: _summed(name, items, spent, 2)),
+    "ddp": Rival(_ddp, lambda name, items, spent, width=4: _summed(name, items, spent, width, width)),
+    "ddp fp16": Rival(_fp16, lambda name, items, spent, width=4: _summed(name, items, spent, 2, width)),
     "ddp powersgd-4": Rival(_power, _factored),
 }
 """By the names that `thinwire bench step` has for them."""

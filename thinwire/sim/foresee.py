@@ -21,6 +21,7 @@ from thinwire.core.trace import write_trace
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
 from thinwire.engine.plan import plan_of
+from thinwire.sim.arguments import check_arguments
 from thinwire.sim.costs import Costs
 from thinwire.sim.forward import Forward, in_order
 from thinwire.sim.load import Load
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from thinwire.comm.stragglers import Stragglers
     from thinwire.core.method import Method
     from thinwire.engine.plan import Plan
+    from thinwire.sim.models import Weight
 
 STEPS = 10
 BY_MESSAGE = 32  # workers up to which every request is an event of the clock
@@ -92,7 +94,7 @@ class Forecast:
 
 def foresee(
     method: Method,
-    load: Load | str,
+    load: Load | str | Sequence[Weight],
     workers: int,
     *,
     steps: int = STEPS,
@@ -108,7 +110,8 @@ def foresee(
     by_message: bool | None = None,
     into_forward: Literal["ready", "need"] | None = None,
 ) -> Forecast:
-    """Steps of `method` on `workers` workers, each with the same load: a `Load`, or the name of a model.
+    """Steps of `method` on `workers` workers, each with the same load: a `Load`, the name of a model, or its
+    weights.
 
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
     warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
@@ -131,13 +134,12 @@ def foresee(
     0.301 s
     """
     check_method_type(method, "tw.sim.foresee({}, load)")
+    check_arguments("foresee", workers, steps, network=network, costs=costs, stragglers=stragglers, failures=failures)
     if steps < 1:
         raise ValueError(f"foresee(steps={steps}) foresees nothing; write steps={STEPS}")
-    if workers < 1:
-        raise ValueError(f"foresee(workers={workers}): write 1 or more")
     into_forward = method.overlap.into_forward if into_forward is None else into_forward
     check_method(method, workers, drop_dead=drop_dead)
-    load = Load.of(load) if isinstance(load, str) else load
+    load = load if isinstance(load, Load) else Load.of(load)
     costs = Costs() if costs is None else costs
     network = Network() if network is None else network
 
@@ -191,6 +193,8 @@ def foresee(
         clock.run()
     except PeerError as error:
         stopped = str(error)
+    if not stopped and len(clock.dead) == workers:
+        stopped = "all ranks have died"
     sent = clock.traffic
     return Forecast(
         workers,
@@ -217,7 +221,7 @@ WITHOUT = ("link", "latency", "processor", "computing")
 
 def binds(
     method: Method,
-    load: Load | str,
+    load: Load | str | Sequence[Weight],
     workers: int,
     *,
     network: Network | None = None,
@@ -228,7 +232,7 @@ def binds(
 
     "link" is the rate, "latency" the latency, "processor" encoding and decoding, "computing" the load itself.
     """
-    load = Load.of(load) if isinstance(load, str) else load
+    load = load if isinstance(load, Load) else Load.of(load)
     network, costs = Network() if network is None else network, Costs() if costs is None else costs
     idle = replace(load, tensors=tuple(one._replace(seconds=0.0) for one in load.tensors), computed=0.0, update=0.0)
     free = replace(costs, usual=type(costs.usual)(), coders={})

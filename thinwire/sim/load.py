@@ -50,8 +50,15 @@ class Load:
     @classmethod
     def of(cls, model: str | Sequence[Weight], seconds: float = 0.1, device: str = "cpu") -> Load:
         """A named model, or a list of weights, of which a step computes for so long, a third of it forward."""
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"Load.of(seconds={seconds}): write how long a step computes, such as seconds=0.1")
+        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ValueError(f"Load.of(seconds={seconds!r}): write how long a step computes, such as seconds=0.1")
+        if not isinstance(model, str) and not (
+            isinstance(model, Sequence) and all(isinstance(one, Weight) for one in model)
+        ):
+            raise TypeError(
+                f'{type(model).__name__} is neither a name nor a list of weights; write Load.of("resnet50"), or '
+                'Load.of([Weight("fc.weight", (10, 64), 1280.0)])'
+            )
         weights = MODELS[model]() if isinstance(model, str) else model
         total = sum(one.flops for one in weights)
         ready, at = [], FORWARD * seconds

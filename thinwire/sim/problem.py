@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -36,6 +37,17 @@ class Problem:
     seconds: float = 0.1
     test: Callable[[nn.Module], dict[str, float]] | None = None
     batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module):
+            raise TypeError(
+                f"Problem(model={type(self.model).__name__}(...)): every worker has a model of its own; write a "
+                "function that makes one, Problem(lambda: copy.deepcopy(model), loss)"
+            )
+        if not isinstance(self.seconds, int | float) or not 0 <= self.seconds < math.inf:
+            raise ValueError(
+                f"Problem(seconds={self.seconds!r}): write how long a step computes, such as seconds=0.1"
+            )
 
 
 PROBLEMS: Registry[Problem] = Registry("problem", "thinwire.problems")

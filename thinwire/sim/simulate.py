@@ -16,6 +16,7 @@ from torch import nn
 from thinwire.comm.clock import VirtualClock
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
+from thinwire.sim.arguments import check_arguments
 from thinwire.sim.problem import PROBLEMS, Problem
 from thinwire.sim.worker import Setting, Worker
 
@@ -54,7 +55,9 @@ class Simulation:
         return int(sum(one["bytes_sent"] for one in self.stats))
 
     def __str__(self) -> str:
-        steps = 1 + max(one.step for one in self.moments)
+        steps = max((1 + one.step for one in self.moments), default=0)
+        if not steps:
+            return f"{len(self.models)} workers, no steps, {self.seconds:.3f} s"
         lines = [
             f"{len(self.models)} workers, {steps} steps, {self.seconds:.3f} s",
             f"{self.seconds / steps * 1000:.2f} ms per step",
@@ -95,6 +98,9 @@ def simulate(
     accuracy 0...
     """
     check_method_type(method, "tw.simulate({}, task)")
+    check_arguments("simulate", workers, steps, network=network, stragglers=stragglers, failures=failures)
+    if not isinstance(task, Problem | str):
+        raise TypeError(f"{type(task).__name__} is no task; write tw.simulate(method, tw.sim.Problem(model, loss))")
     if steps < 1:
         raise ValueError(f"simulate(steps={steps}) trains nothing; write steps=100")
     check_method(method, workers, drop_dead=False)
