@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_it_pays_below_the_rate_at_which_encoding_takes_what_it_saves() -> None:
     saved = 1.5 * (32 - 4) * (1 << 20)  # bits on the wire of each of four hosts
     assert pays_below(setting(1e9), coded(4, 0.01), DDP) == pytest.approx(saved / 0.01, rel=1e-3)
     assert pays_below(setting(1e9), coded(40, 0.01), DDP) is None
+
+
+def test_a_burst_of_a_fast_link_is_none_of_a_slow_one() -> None:
+    burst = 8 << 20  # more than DDP sends in a step
+    fast = replace(setting(1e10), link=Link(1e10, goodput=1.0, burst=burst))
+    ddp = 1.5 * 32 * (1 << 20)  # bits on the wire of each of four hosts
+    for rate in (1e7, 1e8):
+        assert fast.at(rate).seconds(DDP) > 0.9 * ddp / rate
+        assert fast.at(rate).link.burst == pytest.approx(burst * rate / 1e10)
+    assert fast.at(1e11).link.burst == burst
 
 
 @pytest.mark.parametrize(
@@ -151,7 +162,8 @@ def test_a_latency_would_be_ignored_where_the_link_is_measured(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--hosts", "1"], ["--hosts", "two"], ["--rate", "1gbit,fast"], ["--params", "0"]]
+    "arguments",
+    [["--hosts", "1"], ["--hosts", "two"], ["--rate", "1gbit,fast"], ["--params", "0"], ["--budget", "nan"]],
 )
 def test_bad_arguments_of_the_benchmark(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "plan", *arguments]) == 2

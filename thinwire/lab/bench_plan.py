@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Job:
 
     def check(self, hosts: Sequence[int]) -> None:
         """Raise a ValueError for settings that cannot be measured."""
-        if self.params < 1 or self.batch < 1 or self.budget <= 0 or not self.rates or not hosts:
+        if self.params < 1 or self.batch < 1 or not 0 < self.budget < math.inf or not self.rates or not hosts:
             raise ValueError(
                 "params, batch and budget are positive, and there are hosts and rates; write --hosts 2,4 --rate 1gbit"
             )

@@ -68,8 +68,9 @@ class Setting:
             raise ValueError(f"hosts={self.hosts}: there is nothing to plan below 2; write hosts=4")
 
     def at(self, rate: float) -> Setting:
-        """The same on a link of another rate."""
-        return replace(self, link=replace(self.link, rate=rate))
+        """The same on a link of another rate; a slower one lets as many seconds of its rate through at once."""
+        burst = self.link.burst * min(1.0, rate / self.link.rate)
+        return replace(self, link=replace(self.link, rate=rate, burst=burst))
 
     def replay(self, one: Contestant, slower: float = 1.0) -> Replayed:
         """A contestant's steps here."""
