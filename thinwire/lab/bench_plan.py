@@ -56,7 +56,7 @@ from thinwire.planning.trial import finalists, trial
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
 PARAMS = 12 << 20
-TURNS, FEWEST, MOST = 3, 1, 5  # turns of every contestant, and timed steps of a cell in one of them
+TURNS, FEWEST, MOST = 3, 1, 15  # turns of every contestant, and timed steps of a cell in one of them
 NOW = 6  # steps without communication before a turn, the first of which does not count
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 

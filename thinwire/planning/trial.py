@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MOST = 4  # methods that take steps
 REACH = 0.3  # of the fastest step: who is forecast to be slower by more is not tried
-TURNS = 2  # of every method, so that what disturbs the machine for a while is not taken for one of them
+TURNS = 3  # of every method, so that what disturbs the machine for a while is not taken for one of them
 WARM = 3  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
-FEWEST, STEPS = 3, 10  # timed samples of a turn
+FEWEST, STEPS = 3, 30  # timed samples of a turn: steps of some milliseconds scatter by 20%
 LONGEST = 2.0  # seconds that they should take
 PATIENCE = 15.0  # seconds of warming up, after which the forecast stands
 IN_A_ROW = (
