@@ -21,7 +21,7 @@ if __name__ == "__main__":
     rows: list[records.Row] = []
     for algorithm in ALGORITHMS:
         with Network(HOSTS, FREE, congestion=algorithm) as network:
-            rows += launch(bench, HOSTS, JOB, timeout=3600.0, hosts=network)[0]
+            rows += launch(bench, HOSTS, JOB, timeout=3600.0, hear=lambda news: None, hosts=network)[0]
     for row in rows:
         low, middle, high = (row[name] for name in ("step_ms_p20", "step_ms", "step_ms_p80"))
         print(f"{row['congestion']:6} {row['method']:18} {middle:7.0f} ms, {low:.0f} to {high:.0f}")
