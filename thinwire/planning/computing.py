@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from thinwire.engine.parameters import Trained, trained
+from thinwire.engine.parameters import Trained, check_dense, trained
 from thinwire.planning.pause import SECONDS, Pause
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def measure(model: nn.Module, makes: Makes, *, company: Company, device: Device,
             f"{unused[0]} got no gradient from the sample batch; freeze it, or give a batch that uses it"
         )
     for one in members:
-        if one.parameter.grad is not None and one.parameter.grad.is_sparse:  # which attach refuses, too
-            raise ValueError(f"{one.item.name} has a sparse gradient; write nn.Embedding(..., sparse=False)")
+        check_dense(one.parameter.grad, one.item.name)
     share = device.share(company)
     end = min(median(ready[0]), median(times))
     found = tuple(min(end, max(0.0, median(ready[id(one.parameter)]))) for one in members)
