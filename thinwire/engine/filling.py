@@ -178,7 +178,8 @@ class Filling:
             self.flags.append(_soundness(bucket))
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
-        self._launched.append(runner.launch(bucket, lr, x=x, since=self.since_step, alone=False))
+        since = 0 if self._loop.optimizer is None else self.since_step  # without one, nobody hears of steps
+        self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False))
         if not self._unsent:
             runner.agree(self._launched)
 

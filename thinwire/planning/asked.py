@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def check_asked(model: Any, loss: Any, hosts: Any, methods: Any) -> None:
         raise ValueError("the model has no parameters, so that there is nothing to send; plan one that is trained")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss={loss!r} is no function; write loss=torch.nn.functional.cross_entropy")
-    if hosts is not None and not isinstance(hosts, int):
+    if hosts is not None and not isinstance(hosts, Integral):
         raise TypeError(f"hosts={hosts!r} is no number of hosts; write tw.plan(model, batch, hosts=16)")
     if isinstance(methods, str | Method):
         one = methods if isinstance(methods, str) else methods.id

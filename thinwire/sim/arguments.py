@@ -6,6 +6,7 @@ Without this the error would come from inside a simulated worker, and be about s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from thinwire.comm.network import Network
@@ -23,7 +24,7 @@ TYPES: dict[str, tuple[type, str]] = {
 def check_arguments(call: str, workers: Any, steps: Any, **others: Any) -> None:
     """`others` are those of `TYPES`, and may be None."""
     for name, value, usual in (("workers", workers, 8), ("steps", steps, 10)):
-        if not isinstance(value, int):
+        if not isinstance(value, Integral):  # NumPy has whole numbers of its own
             raise TypeError(f"{call}({name}={value!r}) is no whole number; write {name}={usual}")
     if workers < 1:
         raise ValueError(f"{call}(workers={workers}): write 1 or more")
