@@ -226,3 +226,49 @@ def sparse() -> list[str]:
 def test_sparse_gradients_are_refused_in_one_sentence() -> None:
     for told in on_ranks(sparse, 1)[0]:
         assert told == "ValueError: weight has a sparse gradient; write nn.Embedding(..., sparse=False)"
+
+
+def joined() -> list[Any]:
+    """DDP's join: a rank whose batches have ended goes on exchanging zeros, without steps of its own."""
+    model = DistributedDataParallel(net())
+    optimizer = sgd(model)
+    model.register_comm_hook(*tw.ddp_hook(tw.method("qsgd"), model, optimizer, min_size=0))
+    steps = 0
+    with model.join():
+        for step in range(2 + 3 * dist.get_rank()):
+            optimizer.zero_grad()
+            loss(model, batch(step)).backward()
+            optimizer.step()
+            steps += 1
+    return [steps, equal_everywhere(flat(model.module))]
+
+
+def restored() -> list[str]:
+    """Ranks that have stepped apart, and then load one checkpoint."""
+    model = net()
+    optimizer, heard = sgd(model), []
+    with tw.attach(model, optimizer, tw.method("qsgd"), min_size=0) as wire:
+        saved = wire.state_dict()
+        for step in range(4):
+            optimizer.zero_grad()
+            try:
+                loss(model, batch(step)).backward()
+                heard.append("fine")
+            except ValueError as error:
+                heard.append(str(error)[:10])
+                wire.load_state_dict(saved)
+                continue
+            if step or dist.get_rank() == 0:
+                optimizer.step()
+    return heard
+
+
+def joined_and_restored() -> list[Any]:
+    return [joined(), restored()]
+
+
+@pytest.mark.filterwarnings("ignore:.*backward.*")
+def test_a_rank_that_has_joined_and_ranks_that_load_are_in_step() -> None:
+    first, second = on_ranks(joined_and_restored, 2)
+    assert [first[0], second[0]] == [[2, True], [5, True]]
+    assert first[1] == second[1] == ["fine", "some ranks", "fine", "fine"]

@@ -116,6 +116,7 @@ class DdpDriver(HookDriver):
 
     def __init__(self, loop: Loop, transport: ProcessTransport, model: DistributedDataParallel) -> None:
         super().__init__(loop, schedule(loop), transport.run)
+        loop.filling.compares = False  # under `model.join()` a rank whose loop has ended exchanges and takes no steps
         self._model = weakref.ref(model)  # which has the hook, and with it this driver
         self._group = model.process_group
         self._open = True

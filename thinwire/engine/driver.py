@@ -128,7 +128,8 @@ class Driver:
         self._life.again()
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
-        """Let the schedule take up what was saved, and start anew."""
+        """Let the schedule take up what was saved, and start anew, with ranks that have stepped together."""
+        self.loop.filling.since_step = 0
         self._life.again()
         self.schedule.load(saved, resized=resized)
 

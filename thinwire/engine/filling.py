@@ -56,6 +56,7 @@ class Filling:
         self._launched: list[Round] = []  # of this pass
         self._unsent: list[Bucket] = []  # those that it has not launched, the next one last
         self.since_step = 0  # rounds since the last optimizer.step
+        self.compares = True  # whether ranks that step are to be told from ranks that do not
         self._warned = False
         self.places = [
             Place(bucket, number, one)
@@ -71,7 +72,7 @@ class Filling:
 
     def succeed(self, old: Filling) -> None:
         """Go on where the filling of other buckets stopped, between two rounds."""
-        self.since_step, self._warned = old.since_step, old._warned
+        self.since_step, self._warned, self.compares = old.since_step, old._warned, old.compares
 
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
@@ -178,7 +179,7 @@ class Filling:
             self.flags.append(_soundness(bucket))
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
-        since = 0 if self._loop.optimizer is None else self.since_step  # without one, nobody hears of steps
+        since = self.since_step if self.compares and self._loop.optimizer is not None else 0
         self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False))
         if not self._unsent:
             runner.agree(self._launched)

@@ -119,7 +119,7 @@ class HookDriver(Driver):
 
         def mean() -> Any:
             loss = torch.as_tensor(closure())
-            found = loss.detach().float().reshape(1)
+            found = loss.detach().float().reshape(1).clone()  # the user may keep the loss
 
             async def average() -> None:
                 found.copy_(await self.loop.runner.average(found))

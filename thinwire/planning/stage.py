@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +42,6 @@ class Stage:
         """Steps under DDP or one of its hooks, by the name that `RIVALS` has for it."""
         assert self.company.everybody is not None  # there are hosts
         yield self.makes(RIVALS[name].wrap(copy.deepcopy(self.model), self.company.everybody, None))[0]
-        gc.collect()  # DDP is part of a cycle, and as large as the model
 
     def seconds(self, step: Step, times: int = 1) -> float:
         """Of a step on this rank, from when all ranks start; the mean of so many in a row."""

@@ -7,6 +7,7 @@ of them in memory at a time. Nothing but the choice follows from these steps: fo
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -30,7 +31,7 @@ TURNS = 3  # of every method, so that what disturbs the machine for a while is n
 WARM = 3  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, STEPS = 3, 30  # timed samples of a turn: steps of some milliseconds scatter by 20%
 LONGEST = 2.0  # seconds that they should take
-PATIENCE = 15.0  # seconds of warming up, after which the forecast stands
+PATIENCE = 15.0  # seconds of warming up, after which forecasts decide
 IN_A_ROW = (
     4  # steps of a sample, where a result may arrive in the next step: between samples it would arrive for free
 )
@@ -68,25 +69,26 @@ def trial(
 ) -> dict[str, float]:
     """Seconds of a step of each, until the slowest rank has ended; all ranks call this, and rank 0 says with whom.
 
-    Who could not be tried is missing.
+    Where one of them could not be tried there are none: it might be the fastest, and forecasts decide.
     """
     told: list[list[str]] = [list(names)]
     dist.broadcast_object_list(told, 0, group=stage.company.everybody)
     if len(told[0]) < 2:
         return {}  # there is nothing to decide
     times: dict[str, list[float]] = {name: [] for name in told[0]}
-    for turn in range(TURNS):
-        for name in told[0]:
-            if turn and not times[name]:
-                continue
-            say(f"steps of {name}")
-            times[name] += _turn(Entry.of(name, stage, methods), stage, say)
-    return {name: median(found) for name, found in times.items() if found}
+    for name in told[0] * TURNS:
+        say(f"steps of {name}")
+        found = _turn(Entry.of(name, stage, methods), stage, say)
+        if not found:
+            return {}
+        times[name] += found
+    return {name: median(found) for name, found in times.items()}
 
 
 def _turn(entry: Entry, stage: Stage, say: Callable[[str], None]) -> list[float]:
     """Seconds per step of the slowest rank, sample by sample; none where warming up would take too long."""
     company = stage.company
+    gc.collect()  # wires and DDP are parts of cycles, and as large as the model
     with ExitStack() as stack:
         try:
             step = stack.enter_context(entry.build())
