@@ -44,7 +44,7 @@ from thinwire.planning.alone import LARGE
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
 from thinwire.planning.link import LANES
-from thinwire.planning.outlook import ALIKE, Setting, choose
+from thinwire.planning.outlook import ALIKE, CLOSE, Setting, choose
 from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
@@ -117,8 +117,10 @@ def bench(say: Say, job: Job) -> list[Row]:
         if job.device != "cpu":
             torch.cuda.empty_cache()
     named = {one.name: one for one in contestants}
+    control = congestion()
     return [
-        _row(named[name], settings[rate], rate, cell, job) | {"tried_ms": tried.get((name, rate))}
+        _row(named[name], settings[rate], rate, cell, job)
+        | {"congestion": control, "tried_ms": tried.get((name, rate))}
         for (name, rate), cell in cells.items()
     ]
 
@@ -209,7 +211,6 @@ def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> 
         "rate": rate,
         "params": setting.computing.elements,
         "batch": job.batch,
-        "congestion": congestion(),
         "steps": len(cell.times),
         "predicted_ms": 1e3 * predicted,
         "predicted_ms_p20": 1e3 * replays[0],
@@ -284,10 +285,9 @@ def choices(rows: Sequence[Row], *, by_steps: bool = True) -> list[tuple[Row, Ro
     for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
         here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
         tried = [row for row in here if row.get("tried_ms")] if by_steps else []
-        times = {row["method"]: (row["predicted_ms"], row["codec_ms"] + row["overhead_ms"]) for row in here}
-        if tried:
-            times = {row["method"]: (row["tried_ms"], row["codec_ms"] + row["overhead_ms"]) for row in tried}
-        name = choose(times, ALIKE) if tried else choose(times)
+        what, close = ("tried_ms", ALIKE) if tried else ("predicted_ms", CLOSE)
+        times = {row["method"]: (row[what], row["codec_ms"] + row["overhead_ms"]) for row in tried or here}
+        name = choose(times, close)
         chosen = next(row for row in here if row["method"] == name)
         found.append((chosen, min(here, key=lambda row: row["step_ms"])))
     return found
