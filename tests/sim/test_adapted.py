@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import thinwire as tw
+from thinwire.engine.schedules.adapted import add_finite
 from thinwire.lab.world import World
 from thinwire.sim import Network, Problem, Simulation, simulate
 from thinwire.sync import Layer, hidden
@@ -105,3 +107,13 @@ def test_shares_that_hide() -> None:
     assert {*slow.values()} == {0.001}
     with pytest.raises(ValueError, match="write ranks >= 2"):
         hidden(layers, ranks=1, rate=1e6)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (1, 300_000), (300, 1000), (64, 64, 3, 3)])
+def test_what_is_seen_is_the_sum_of_what_is_finite(shape: tuple[int, ...]) -> None:
+    grad, seen = torch.randn(shape, generator=torch.Generator().manual_seed(0)), torch.ones(shape)
+    grad.view(-1)[3:4], grad.view(-1)[4:5] = math.nan, math.inf
+    if grad.dim() == 4:
+        grad = grad.to(memory_format=torch.channels_last)
+    add_finite(seen, grad)
+    assert torch.equal(seen, 1 + grad.nan_to_num(0.0, 0.0, 0.0))

@@ -1,4 +1,4 @@
-"""The tables of `adaptive` and `lags`, from the rows of benchmarks/adaptive.py."""
+"""The tables of `adaptive` and `lags`, from the rows of benchmarks/adaptive.py and benchmarks/adaptive_hosts.py."""
 
 from __future__ import annotations
 
@@ -37,10 +37,40 @@ def page(kind: str, data: Path) -> str:
     return table(head, body, left=2) + where(rows[0], f"{COMMAND} {kind}")
 
 
+def hosts(data: Path) -> str:
+    """Steps between hosts, with computing alone beside."""
+    rows = load(data / "adaptive-hosts.csv")
+    alone = {(row["net"], row["rate"]): row["step_ms"] for row in rows if row["method"] == "none"}
+    body = [
+        [
+            f"{row['net']}, {row['rate']}",
+            f"`{row['method']}`",
+            f"{float(alone[row['net'], row['rate']]):,.0f}",
+            f"{float(row['step_ms']):,.0f}",
+            f"{float(row['step_ms_p20']):,.0f} to {float(row['step_ms_p80']):,.0f}",
+            f"{float(row['mb_sent']):.1f}",
+            _cell(row, "over_uniform", "{:.2f}"),
+        ]
+        for row in sorted(rows, key=lambda row: (row["net"], row["rate"]))
+        if row["method"] != "none"
+    ]
+    head = [
+        "net",
+        "setting",
+        "computing, ms",
+        "step, ms",
+        "60% of the steps",
+        "MB sent",
+        "step over one setting for all",
+    ]
+    return table(head, body, left=2) + where(rows[0], "sudo python benchmarks/adaptive_hosts.py")
+
+
 def _cell(row: Mapping[str, str], name: str, form: str) -> str:
     return form.format(float(row[name])) if row[name] else ""
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
-    "lags" if kind == "lags" else f"adaptive-{kind}": partial(page, kind) for kind in COLUMNS
+    **{"lags" if kind == "lags" else f"adaptive-{kind}": partial(page, kind) for kind in COLUMNS},
+    "adaptive-hosts": hosts,
 }

@@ -75,8 +75,8 @@ def resnet50(width: int) -> nn.Module:
     return nn.Sequential(parts)
 
 
-def resnet(workers: int, seed: int, width: int = WIDTH) -> Problem:
-    """A narrow ResNet-50 on Fashion-MNIST."""
+def resnet(workers: int, seed: int, width: int = WIDTH, images: int = IMAGES) -> Problem:
+    """A narrow ResNet-50 on Fashion-MNIST, with so many images per step and worker."""
     task = tasks.get("fashion")
     data = task.load(task.locate(None))
 
@@ -86,7 +86,7 @@ def resnet(workers: int, seed: int, width: int = WIDTH) -> Problem:
             return resnet50(width)
 
     def loss(net: nn.Module, rank: int, step: int) -> Tensor:
-        some = torch.randint(len(data.train_x), (IMAGES,), generator=_noise(seed, step * workers + rank))
+        some = torch.randint(len(data.train_x), (images,), generator=_noise(seed, step * workers + rank))
         return task.loss(net(data.train_x[some]), data.train_y[some])
 
     def test(net: nn.Module) -> dict[str, float]:
@@ -96,12 +96,12 @@ def resnet(workers: int, seed: int, width: int = WIDTH) -> Problem:
     return Problem(model, loss, partial(torch.optim.SGD, lr=0.05, momentum=0.9), test=test)
 
 
-def words(workers: int, seed: int, shape: Shape = GPT) -> Problem:
-    """A transformer on words."""
+def words(workers: int, seed: int, shape: Shape = GPT, windows: int = WINDOWS) -> Problem:
+    """A transformer on words, with so many windows of text per step and worker."""
     train, held_out = _words(shape.words)
 
     def loss(net: nn.Module, rank: int, step: int) -> Tensor:
-        text = corpus.windows(train, WINDOWS, shape.context, seed=(seed << 24) + step * workers + rank)
+        text = corpus.windows(train, windows, shape.context, seed=(seed << 24) + step * workers + rank)
         found: Tensor = net(text)
         return found
 
