@@ -71,6 +71,45 @@ def test_gradients_may_be_given_other_memory() -> None:
         assert max(found[0][0], found[2][0]) < 1e-6
 
 
+def compiled_steps(way: str, *, compiled: bool) -> Tensor:
+    """One function computes gradients and steps; torch would compile the hooks that it calls."""
+    model: nn.Module = net()
+    optimizer = sgd(model)
+    if way == "ddp":
+        model = DistributedDataParallel(model)
+        wire, hook = tw.ddp_hook(tw.methods.qsgd(), model, optimizer, min_size=0)
+        model.register_comm_hook(wire, hook)
+    else:
+        wire = tw.attach(model, optimizer, tw.method(way), min_size=0)
+
+    def step(data: tuple[Tensor, Tensor]) -> None:
+        optimizer.zero_grad()
+        loss(model, data).backward()
+        optimizer.step()
+
+    take = torch.compile(step, backend="eager") if compiled else step
+    for number in range(3):
+        take(batch(number))
+    wire.detach()
+    return flat(model)
+
+
+def compiled_in_all_ways() -> list[list[Any]]:
+    found = []
+    for way in ("qsgd", "ddp", "local-sgd:every=2"):
+        whole = compiled_steps(way, compiled=True)
+        found.append([torch.equal(whole, compiled_steps(way, compiled=False)), equal_everywhere(whole)])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_may_compute_gradients_and_step() -> None:
+    for qsgd, ddp, local in on_ranks(compiled_in_all_ways, 2):
+        assert qsgd == [True, True]
+        assert ddp == [True, True]
+        assert local[0]
+
+
 class Fails(torch.autograd.Function):
     """A layer whose backward pass raises while `now`."""
 

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -120,6 +121,7 @@ class DdpDriver(HookDriver):
         self._model = weakref.ref(model)  # which has the hook, and with it this driver
         self._group = model.process_group
         self._open = True
+        self._run = torch.compiler.disable(self.run)  # a compiled function may call backward
         self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
         self._grads: dict[int, Tensor] = {}  # by parameter, where the results go
 
@@ -165,7 +167,7 @@ class DdpDriver(HookDriver):
             return self._plain_mean(buffer)
         done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._waiting.append((done, buffer))
-        self.run(self._take(full))
+        self._run(self._take(full))
         return done
 
     async def _take(self, full: dist.GradBucket) -> None:

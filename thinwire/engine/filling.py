@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -140,10 +141,18 @@ class Filling:
         """Wait round by round, and deliver what arrived.
 
         What arrived is checked when all of it is delivered: a GPU still works on it, and no step is taken before.
+        Where all ranks raise an error about a round and may go on, the others end first: they write to the buckets.
         """
         self._loop.skipping.broken = False
-        for going in rounds:
-            self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        left = iter(rounds)
+        try:
+            for going in left:
+                self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        except ValueError:
+            for going in left:
+                with suppress(Exception):  # the first error is told
+                    await self._loop.runner.wait(going)
+            raise
         self._loop.runner.check(rounds)
 
     def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:

@@ -2,14 +2,18 @@
 
 Several wires may hear the same backward pass. When it ends, each of them first launches what it has left, and only
 then does any of them wait, so that no rank waits in one wire for what another rank sends after waiting in the other.
+An error in one of them is raised when the others have ended their rounds.
+
+Where a compiled function calls `backward` or `step`, torch would compile the hooks as well; it is told not to.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Coroutine
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, final
 
 import torch
 from torch.autograd import Variable
@@ -17,6 +21,7 @@ from torch.optim import LBFGS
 
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
+from thinwire.engine.misuse import refuse_compiled_backward
 from thinwire.engine.needs import Needs
 from thinwire.engine.schedules.choose import schedule as schedule_of
 from thinwire.engine.underway import Hidden
@@ -52,8 +57,8 @@ class HookDriver(Driver):
         self._hooks: list[Removable] = []
         if loop.optimizer is not None:
             self._hooks = [
-                loop.optimizer.register_step_pre_hook(self._step_begins),
-                loop.optimizer.register_step_post_hook(self._step_ends),
+                loop.optimizer.register_step_pre_hook(torch.compiler.disable(self._step_begins)),
+                loop.optimizer.register_step_post_hook(torch.compiler.disable(self._step_ends)),
             ]
 
     def check_switch(self, method: Method) -> None:
@@ -148,6 +153,7 @@ class Hooks(HookDriver):
     ) -> None:
         super().__init__(loop, schedule, run)
         self._pass: weakref.ref[Any] | None = None  # what ends the backward pass that exchanges, while there is one
+        self._ends, self._waits = (torch.compiler.disable(one) for one in (self._backward_ends, self._all_launched))
         if schedule.hears_gradients:
             for place in loop.filling.places:
                 hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
@@ -177,7 +183,7 @@ class Hooks(HookDriver):
             return
         self._forget_failed_pass()
         if self._pass is None:
-            ends = self._backward_ends
+            ends = partial(self._ends)  # an object of this pass
             self._pass = weakref.ref(ends)
             Variable._execution_engine.queue_callback(ends)
         try:
@@ -216,8 +222,13 @@ class Hooks(HookDriver):
     def _backward_ends(self) -> None:
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
         self._pass = None
-        self.run(self.backward_ends())
-        Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
+        with _raising_last():
+            self.run(self.backward_ends())
+            Variable._execution_engine.queue_callback(self._waits)
+
+    def _all_launched(self) -> None:
+        with _raising_last():
+            self.run(self.all_launched())
 
 
 MakeDriver: TypeAlias = Callable[["Loop", "ProcessTransport"], HookDriver]
@@ -228,12 +239,31 @@ def by_hooks(model: nn.Module, loop: Loop, transport: ProcessTransport) -> HookD
     return Hooks(loop, schedule_of(loop), transport.run, model)
 
 
+@contextmanager
+def _raising_last() -> Iterator[None]:
+    """Raise an error of the block when nothing else is to be called at the end of this pass: torch would drop that.
+
+    What another wire still launches is followed by its wait, so the error is queued once more behind both.
+    """
+    try:
+        yield
+    except Exception as error:
+        queue, failed = Variable._execution_engine.queue_callback, error
+
+        def tell() -> NoReturn:
+            raise failed
+
+        queue(lambda: queue(tell))
+
+
 def _hook(hooks: weakref.ref[Hooks]) -> Callable[[Tensor], None]:
     """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
 
     def arrived(p: Tensor) -> None:
+        refuse_compiled_backward()
         one = hooks()
         if one is not None:
             one.arrived(p)
 
-    return arrived
+    hook: Callable[[Tensor], None] = torch.compiler.disable(arrived)
+    return hook

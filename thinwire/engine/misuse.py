@@ -172,6 +172,16 @@ def check_same_model(optimizer: Optimizer, members: Sequence[Trained]) -> None:
         )
 
 
+def refuse_compiled_backward() -> None:
+    """RuntimeError in a backward pass that torch has compiled: what is to be called at its end is never called."""
+    compiling = sys.modules.get("torch._dynamo.compiled_autograd")  # if it was never imported, nothing is compiled
+    if getattr(compiling, "in_compiled_autograd_region", False):
+        raise RuntimeError(
+            "compiled autograd runs this backward pass, and does not say when it ends, so that gradients cannot be "
+            "exchanged; write torch._dynamo.config.compiled_autograd = False. torch.compile(model) may stay"
+        )
+
+
 def tuple_of(exclude: Sequence[str]) -> tuple[str, ...]:
     """The patterns as a tuple; a single string is refused."""
     if isinstance(exclude, str):
