@@ -161,9 +161,14 @@ class Hooks(HookDriver):
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"
-            self._needs = Needs(model, loop.trained, loop.optimizer, weakref.WeakMethod(self._arrive))
+            asked = weakref.WeakMethod(self._arrive), weakref.WeakMethod(self._lacks)
+            self._needs = Needs(model, loop.trained, loop.optimizer, *asked)
             self._hooks.append(self._needs)
             loop.hide = Hidden(loop.trained).hide
+
+    def _lacks(self) -> bool:
+        """Whether parameters lack something of the last step."""
+        return self.schedule.lacks
 
     def _arrive(self, parameters: Collection[Tensor] | None) -> None:
         """Somebody is about to read these parameters, or all."""
