@@ -132,7 +132,7 @@ def saved_whole(method: tw.Method) -> list[Any]:
         refused = said(lambda: copy.deepcopy(model))
         wire.settle()
         file, x = pickle.dumps(model), batch(0)[0]
-        copies = [pickle.loads(file), copy.deepcopy(model), AveragedModel(model).module]
+        copies = [pickle.loads(file), copy.deepcopy(model), AveragedModel(model).module]  # type: ignore[no-untyped-call]
         outputs = [DistributedDataParallel(one)(x) for one in copies]
         same = [torch.equal(model(x), output) for output in outputs]
         for one in copies:

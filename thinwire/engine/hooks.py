@@ -161,8 +161,8 @@ class Hooks(HookDriver):
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"
-            asked = weakref.WeakMethod(self._arrive), weakref.WeakMethod(self._lacks)
-            self._needs = Needs(model, loop.trained, loop.optimizer, *asked)
+            arrive, lacks = weakref.WeakMethod(self._arrive), weakref.WeakMethod(self._lacks)
+            self._needs = Needs(model, loop.trained, loop.optimizer, arrive, lacks)
             self._hooks.append(self._needs)
             loop.hide = Hidden(loop.trained).hide
 
