@@ -132,11 +132,12 @@ def saved_whole(method: tw.Method) -> list[Any]:
         refused = said(lambda: copy.deepcopy(model))
         wire.settle()
         file, x = pickle.dumps(model), batch(0)[0]
-        copies = [pickle.loads(file), copy.deepcopy(model), AveragedModel(model).module]  # type: ignore[no-untyped-call]
+        copies = [pickle.loads(file), copy.deepcopy(model), AveragedModel(model).module]
         outputs = [DistributedDataParallel(one)(x) for one in copies]
         same = [torch.equal(model(x), output) for output in outputs]
         for one in copies:
-            torch.compile(one, backend="eager", fullgraph=True)(x).sum().backward()
+            compiled: Any = torch.compile(one, backend="eager", fullgraph=True)
+            compiled(x).sum().backward()
             sgd(one).step()
             one.load_state_dict(one.state_dict())
         train(model, optimizer, range(2, 4))

@@ -4,7 +4,7 @@ Several wires may hear the same backward pass. When it ends, each of them first 
 then does any of them wait, so that no rank waits in one wire for what another rank sends after waiting in the other.
 An error in one of them is raised when the others have ended their rounds.
 
-Where a compiled function calls `backward` or `step`, torch would compile the hooks as well; it is told not to.
+Where a compiled function calls `step` or `backward`, torch would compile the hooks as well; it is told not to.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from torch.autograd import Variable
 from torch.optim import LBFGS
 
+from thinwire.engine.accumulated import when_accumulated
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
-from thinwire.engine.misuse import refuse_compiled_backward
 from thinwire.engine.needs import Needs
 from thinwire.engine.schedules.choose import schedule as schedule_of
 from thinwire.engine.underway import Hidden
@@ -153,16 +153,21 @@ class Hooks(HookDriver):
     ) -> None:
         super().__init__(loop, schedule, run)
         self._pass: weakref.ref[Any] | None = None  # what ends the backward pass that exchanges, while there is one
+        self._incomplete: list[Tensor] = []  # parameters whose gradients are complete when this pass ends
         self._ends, self._waits = (torch.compiler.disable(one) for one in (self._backward_ends, self._all_launched))
         if schedule.hears_gradients:
-            for place in loop.filling.places:
-                hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
-                self._hooks.append(hook)
+            told = weakref.WeakMethod(self.accumulated)
+            self._hooks += [when_accumulated(place.one.parameter, told) for place in loop.filling.places]
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"
-            arrive, lacks = weakref.WeakMethod(self._arrive), weakref.WeakMethod(self._lacks)
-            self._needs = Needs(model, loop.trained, loop.optimizer, arrive, lacks)
+            self._needs = Needs(
+                model,
+                loop.trained,
+                loop.optimizer,
+                weakref.WeakMethod(self._arrive),
+                weakref.WeakMethod(self._lacks),
+            )
             self._hooks.append(self._needs)
             loop.hide = Hidden(loop.trained).hide
 
@@ -182,20 +187,33 @@ class Hooks(HookDriver):
                     around.enter_context(torch.autocast(kind, enabled=False))
                 self.run(self.schedule.catch_up(buckets))
 
-    def arrived(self, p: Tensor) -> None:
-        """Take a gradient that is complete."""
+    def accumulated(self, p: Tensor, complete: bool) -> None:
+        """Take a gradient, now or when this pass ends."""
         if self.loop.quiet():
             return
         self._forget_failed_pass()
         if self._pass is None:
             ends = partial(self._ends)  # an object of this pass
-            self._pass = weakref.ref(ends)
+            self._pass, self._incomplete = weakref.ref(ends), []
             Variable._execution_engine.queue_callback(ends)
+        if not complete:
+            self._incomplete.append(p)
+            return
         try:
-            self.run(self.gradient(p, gradient(p)))
+            self._take(p)
         except BaseException:
             self._pass = None  # torch forgets the callback
             raise
+
+    def _take(self, p: Tensor) -> None:
+        """Take a gradient that is complete."""
+        if p.grad is None:
+            name = self.loop.filling.place(p).one.item.name
+            raise RuntimeError(
+                f"a hook on {name} has set its gradient to None before it could be exchanged; remove the hook, and "
+                "write optimizer.step() in the training loop"
+            )
+        self.run(self.gradient(p, gradient(p)))
 
     def _forget_failed_pass(self) -> None:
         """Begin the round anew if an exception ended the last pass.
@@ -228,6 +246,8 @@ class Hooks(HookDriver):
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
         self._pass = None
         with _raising_last():
+            for p in self._incomplete:
+                self._take(p)
             self.run(self.backward_ends())
             Variable._execution_engine.queue_callback(self._waits)
 
@@ -259,16 +279,3 @@ def _raising_last() -> Iterator[None]:
             raise failed
 
         queue(lambda: queue(tell))
-
-
-def _hook(hooks: weakref.ref[Hooks]) -> Callable[[Tensor], None]:
-    """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
-
-    def arrived(p: Tensor) -> None:
-        refuse_compiled_backward()
-        one = hooks()
-        if one is not None:
-            one.arrived(p)
-
-    hook: Callable[[Tensor], None] = torch.compiler.disable(arrived)
-    return hook
