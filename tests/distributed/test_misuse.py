@@ -145,6 +145,22 @@ def saved_whole(method: tw.Method) -> list[Any]:
     return [refused, same, b"thinwire" in file, rounds]
 
 
+def saved_with_its_wire() -> list[str]:
+    """DDP holds the state of its hook."""
+    model = DistributedDataParallel(net())
+    wire, hook = tw.ddp_hook(tw.methods.qsgd(), model)
+    model.register_comm_hook(wire, hook)
+    whole = [said(lambda: pickle.dumps(model)), said(lambda: copy.deepcopy(wire))]
+    pickle.dumps(model.module)
+    wire.detach()
+    return whole
+
+
+def test_a_wire_cannot_be_saved() -> None:
+    for told in on_ranks(saved_with_its_wire, 1)[0]:
+        assert told.startswith("TypeError: a wire cannot be copied or saved")
+
+
 def saved_in_both_ways() -> list[list[Any]]:
     qsgd = tw.methods.qsgd()
     return [saved_whole(qsgd), saved_whole(replace(qsgd, overlap=tw.Overlap(into_forward="need")))]

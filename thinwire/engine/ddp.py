@@ -22,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire
 from thinwire.engine.filling import Place
 from thinwire.engine.hooks import HookDriver
 from thinwire.engine.loop import Loop
@@ -40,6 +39,7 @@ from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.transport import ProcessTransport
+from thinwire.engine.wire import Wire
 
 Hook: TypeAlias = Callable[[Wire, dist.GradBucket], Future[Tensor]]
 
