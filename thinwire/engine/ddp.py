@@ -143,6 +143,12 @@ class DdpDriver(HookDriver):
         if grad is not None:
             grad.copy_(view)
 
+    def withdraw(self, place: Place) -> None:
+        """DDP knows no missing gradients, but zeros."""
+        grad = self._grads.get(id(place.one.parameter))
+        if grad is not None:
+            grad.zero_()
+
     def earlier(self, place: Place) -> Tensor | None:
         """DDP hands over all gradients in every pass."""
         return None

@@ -155,15 +155,19 @@ class Filling:
             raise
         self._loop.runner.check(rounds)
 
-    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
-        """Make gradients of a result, for each tensor that has a gradient on some rank."""
+    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool = False) -> None:
+        """Make gradients of a result, for each tensor that has a gradient on some rank.
+
+        Where results are `late`, this pass may have left this rank's own gradient in the place of one that no rank
+        had then; with it replicas would part.
+        """
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._deliver(bucket, x, agreed)
+                self._deliver(bucket, x, agreed, late=late)
         else:  # as under hooks, which say so once for all buckets
-            self._deliver(bucket, x, agreed)
+            self._deliver(bucket, x, agreed, late=late)
 
-    def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
+    def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool) -> None:
         loop, source = self._loop, self._source
         changes = source.changes and not loop.runner.warm
         loop.skipping.broken |= agreed.broken > 0
@@ -174,6 +178,8 @@ class Filling:
                 if changes:
                     source.take(view, place.one.parameter, place.one.item.group)
                 loop.deliver(place, view)
+            elif late:
+                loop.withdraw(self.places[first + number])
 
     def end(self) -> None:
         """Count the round."""
