@@ -71,6 +71,45 @@ def test_gradients_may_be_given_other_memory() -> None:
         assert max(found[0][0], found[2][0]) < 1e-6
 
 
+def compiled_steps(way: str, *, compiled: bool) -> Tensor:
+    """One function computes gradients and steps; torch would compile the hooks that it calls."""
+    model: nn.Module = net()
+    optimizer = sgd(model)
+    if way == "ddp":
+        model = DistributedDataParallel(model)
+        wire, hook = tw.ddp_hook(tw.methods.qsgd(), model, optimizer, min_size=0)
+        model.register_comm_hook(wire, hook)
+    else:
+        wire = tw.attach(model, optimizer, tw.method(way), min_size=0)
+
+    def step(data: tuple[Tensor, Tensor]) -> None:
+        optimizer.zero_grad()
+        loss(model, data).backward()
+        optimizer.step()
+
+    take = torch.compile(step, backend="eager") if compiled else step
+    for number in range(3):
+        take(batch(number))
+    wire.detach()
+    return flat(model)
+
+
+def compiled_in_all_ways() -> list[list[Any]]:
+    found = []
+    for way in ("qsgd", "ddp", "local-sgd:every=2"):
+        whole = compiled_steps(way, compiled=True)
+        found.append([torch.equal(whole, compiled_steps(way, compiled=False)), equal_everywhere(whole)])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_may_compute_gradients_and_step() -> None:
+    for qsgd, ddp, local in on_ranks(compiled_in_all_ways, 2):
+        assert qsgd == [True, True]
+        assert ddp == [True, True]
+        assert local[0]
+
+
 class Fails(torch.autograd.Function):
     """A layer whose backward pass raises while `now`."""
 
@@ -272,3 +311,54 @@ def test_a_rank_that_has_joined_and_ranks_that_load_are_in_step() -> None:
     first, second = on_ranks(joined_and_restored, 2)
     assert [first[0], second[0]] == [[2, True], [5, True]]
     assert first[1] == second[1] == ["fine", "some ranks", "fine", "fine"]
+
+
+class Sometimes(nn.Module):
+    """A net with a layer beside it that is used while `on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.beside, self.on = net(), nn.Linear(16, 4), True
+        nn.init.zeros_(self.beside.weight)
+        nn.init.zeros_(self.beside.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x) + self.beside(x) if self.on else self.net(x)
+        return out
+
+
+def late_with_gaps(way: str) -> list[Any]:
+    """A layer has no gradient in steps 2 and 3; results are used a step late, beside one process."""
+    model, alone = Sometimes(), Sometimes()
+    optimizer, other = sgd(model), sgd(alone)
+    wrapped: nn.Module = model
+    if way == "ddp":
+        wrapped = ddp = DistributedDataParallel(model, find_unused_parameters=True)
+        wire, hook = tw.ddp_hook(tw.methods.pipe_sgd(), ddp, optimizer)
+        ddp.register_comm_hook(wire, hook)
+    else:
+        wire = tw.attach(model, optimizer, tw.methods.pipe_sgd(), min_size=0)
+    late: list[Tensor | None] = [torch.zeros_like(p) for p in alone.parameters()]
+    for step in range(STEPS):
+        model.on = alone.on = step not in (2, 3)
+        optimizer.zero_grad()
+        loss(wrapped, batch(step)).backward()
+        optimizer.step()
+        other.zero_grad()
+        of_all(alone, step).backward()
+        for number, p in enumerate(alone.parameters()):
+            p.grad, late[number] = late[number], p.grad
+        other.step()
+    wire.detach()
+    return [float((flat(model) - flat(alone)).abs().max()), equal_everywhere(flat(model))]
+
+
+def late_with_gaps_in_both_ways() -> list[Any]:
+    return [late_with_gaps("attach"), late_with_gaps("ddp")]
+
+
+def test_late_results_leave_no_rank_with_a_gradient_of_its_own() -> None:
+    for (apart, equal), (_, under_ddp) in on_ranks(late_with_gaps_in_both_ways, 2):
+        assert equal
+        assert apart < 1e-6
+        assert under_ddp  # where a missing gradient is zero, and momentum goes on

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import io
+import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import PATIENCE, on_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 import thinwire as tw
 
@@ -121,21 +123,55 @@ def test_looking_between_backward_and_step_changes_nothing() -> None:
     assert on_ranks(looked_at, 2) == [[True], [True]]
 
 
-def saved_whole() -> list[bool]:
-    """A model is pickled and copied while attached, and DDP takes the copy."""
+def saved_whole(method: tw.Method) -> list[Any]:
+    """A model is pickled and copied while attached; its copies are plain models, and DDP may take them."""
     model = net()
-    with tw.attach(model, sgd(model), tw.methods.qsgd(), min_size=0):
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        copies = [torch.load(file, weights_only=False), copy.deepcopy(model)]
-        x, _ = batch(0)
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, method, min_size=0) as wire:
+        train(model, optimizer, range(2))
+        refused = said(lambda: copy.deepcopy(model))
+        wire.settle()
+        file, x = pickle.dumps(model), batch(0)[0]
+        copies = [pickle.loads(file), copy.deepcopy(model), AveragedModel(model).module]
         outputs = [DistributedDataParallel(one)(x) for one in copies]
-    return [torch.equal(model(x), output) for output in outputs]
+        same = [torch.equal(model(x), output) for output in outputs]
+        for one in copies:
+            compiled: Any = torch.compile(one, backend="eager", fullgraph=True)
+            compiled(x).sum().backward()
+            sgd(one).step()
+            one.load_state_dict(one.state_dict())
+        train(model, optimizer, range(2, 4))
+        rounds = wire.stats()["rounds"]
+    return [refused, same, b"thinwire" in file, rounds]
 
 
+def saved_with_its_wire() -> list[str]:
+    """DDP holds the state of its hook."""
+    model = DistributedDataParallel(net())
+    wire, hook = tw.ddp_hook(tw.methods.qsgd(), model)
+    model.register_comm_hook(wire, hook)
+    whole = [said(lambda: pickle.dumps(model)), said(lambda: copy.deepcopy(wire))]
+    pickle.dumps(model.module)
+    wire.detach()
+    return whole
+
+
+def test_a_wire_cannot_be_saved() -> None:
+    for told in on_ranks(saved_with_its_wire, 1)[0]:
+        assert told.startswith("TypeError: a wire cannot be copied or saved")
+
+
+def saved_in_both_ways() -> list[list[Any]]:
+    qsgd = tw.methods.qsgd()
+    return [saved_whole(qsgd), saved_whole(replace(qsgd, overlap=tw.Overlap(into_forward="need")))]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_model_may_be_saved_whole_while_attached() -> None:
-    assert on_ranks(saved_whole, 1) == [[True, True]]
+    [[plain, ahead]] = on_ranks(saved_in_both_ways, 1)
+    assert plain == ["", [True, True, True], False, 4]
+    assert "write wire.settle() before it" in ahead.pop(0)
+    assert ahead == [[True, True, True], False, 4]
 
 
 def switched_away(name: str) -> list[Any]:

@@ -33,6 +33,21 @@ def optimizer_of(model: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def compiled_backward() -> str:
+    """A compiled function calls backward, with compiled autograd."""
+    model = net()
+    torch._dynamo.config.compiled_autograd = True
+    with tw.attach(model, optimizer_of(model), tw.methods.sgd()):
+        return said(torch.compile(lambda: loss(model, batch(0)).backward(), backend="eager"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_autograd_is_named() -> None:
+    [told] = on_ranks(compiled_backward, 1)
+    assert told.startswith("RuntimeError: compiled autograd runs this backward pass")
+    assert "write torch._dynamo.config.compiled_autograd = False" in told
+
+
 def test_attach_before_init_process_group() -> None:
     model = net()
     with pytest.raises(ValueError, match=r"write torch.distributed.init_process_group\(\"gloo\"\) before it"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,45 @@ def test_two_wires_under_one_loss() -> None:
     for apart, *equal in on_ranks(twins, 2, 2):
         assert apart < 1e-6
         assert all(equal)
+
+
+def one_fails(which: int, *, steps_other: bool) -> list[Any]:
+    """In step 2 the learning rates of one of two wires differ between ranks; the loop notes the error and goes on."""
+    models, alone = [net(1), net(2)], [net(1), net(2)]
+    optimizers, plain = [sgd(m) for m in models], [sgd(m) for m in alone]
+    small = replace(tw.methods.sgd(), overlap=tw.Overlap(bucket_mb=1024 / 2**20))
+    wires = [tw.attach(m, o, small, min_size=0, timeout=20) for m, o in zip(models, optimizers, strict=True)]
+    told = []
+    for step in range(5):
+        data = [batch(step, rank) for rank in range(torch.distributed.get_world_size())]
+        for optimizer in [*optimizers, *plain]:
+            optimizer.zero_grad()
+        optimizers[which].param_groups[0]["lr"] = 0.1 + (step == 2) * torch.distributed.get_rank()
+        total = sum((loss(m, data[torch.distributed.get_rank()]) for m in models), torch.zeros(()))
+        told.append(said(total.backward))
+        assert not any(bucket.open for wire in wires for bucket in wire._loop.buckets)  # nothing is under way
+        (sum((loss(m, one) for m in alone for one in data), torch.zeros(())) / len(data)).backward()
+        for number, (mine, other) in enumerate(zip(optimizers, plain, strict=True)):
+            if step != 2 or (steps_other and number != which):
+                mine.step()
+                other.step()
+    for wire in wires:
+        wire.detach()
+    apart = [float((flat(a) - flat(b)).abs().max()) for a, b in zip(models, alone, strict=True)]
+    return [told, max(apart), *(equal_everywhere(flat(m)) for m in models)]
+
+
+def failing_in_turn() -> list[Any]:
+    return [one_fails(which, steps_other=steps) for which in (0, 1) for steps in (False, True)]
+
+
+def test_when_one_of_two_wires_raises_the_other_has_ended_its_round() -> None:
+    for rank in on_ranks(failing_in_turn, 2):
+        for told, apart, *equal in rank:
+            assert "learning rates differ between ranks in step 2" in told.pop(2)
+            assert told == [""] * 4
+            assert apart < 1e-6
+            assert all(equal)
 
 
 def gan() -> list[bool]:

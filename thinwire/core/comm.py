@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from thinwire.core.rooms import Rooms
+
 if TYPE_CHECKING:
     from thinwire.core.verdicts import Verdicts
 
@@ -208,6 +210,8 @@ class Comm:
     due: list[Verdicts] = field(default_factory=list)
     """Checks that a driver looks at before it sends anything, if it waits for the GPU then anyway: what was made of a
     damaged payload is not sent on."""
+    rooms: Rooms = field(default_factory=Rooms)
+    """Memory for what an exchange makes to send."""
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -219,7 +223,16 @@ class Comm:
             raise ValueError(f"rank {self.rank} of {self.size} cannot be part of the group {list(members)}")
         ranks = tuple(self.ranks[m] for m in members)
         rank = list(members).index(self.rank)
-        return Comm(rank, len(ranks), self.traffic, ranks, channel=self.channel, heads=self.heads, due=self.due)
+        return Comm(
+            rank,
+            len(ranks),
+            self.traffic,
+            ranks,
+            channel=self.channel,
+            heads=self.heads,
+            due=self.due,
+            rooms=self.rooms,
+        )
 
     def all_reduce(self, x: Tensor, op: Literal["sum", "max"] = "sum") -> AllReduceRequest:
         """Sum or maximum over ranks; `x` may be overwritten."""

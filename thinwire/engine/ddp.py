@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -21,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire
 from thinwire.engine.filling import Place
 from thinwire.engine.hooks import HookDriver
 from thinwire.engine.loop import Loop
@@ -39,6 +39,7 @@ from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.transport import ProcessTransport
+from thinwire.engine.wire import Wire
 
 Hook: TypeAlias = Callable[[Wire, dist.GradBucket], Future[Tensor]]
 
@@ -120,6 +121,7 @@ class DdpDriver(HookDriver):
         self._model = weakref.ref(model)  # which has the hook, and with it this driver
         self._group = model.process_group
         self._open = True
+        self._run = torch.compiler.disable(self.run)  # a compiled function may call backward
         self._waiting: list[tuple[Future[Tensor], Tensor]] = []  # what DDP waits for, and its buckets
         self._grads: dict[int, Tensor] = {}  # by parameter, where the results go
 
@@ -140,6 +142,12 @@ class DdpDriver(HookDriver):
         grad = self._grads.get(id(place.one.parameter))
         if grad is not None:
             grad.copy_(view)
+
+    def withdraw(self, place: Place) -> None:
+        """DDP knows no missing gradients, but zeros."""
+        grad = self._grads.get(id(place.one.parameter))
+        if grad is not None:
+            grad.zero_()
 
     def earlier(self, place: Place) -> Tensor | None:
         """DDP hands over all gradients in every pass."""
@@ -165,7 +173,7 @@ class DdpDriver(HookDriver):
             return self._plain_mean(buffer)
         done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._waiting.append((done, buffer))
-        self.run(self._take(full))
+        self._run(self._take(full))
         return done
 
     async def _take(self, full: dist.GradBucket) -> None:

@@ -40,6 +40,7 @@ class Driver:
         self._life = Life(own.run)
         self._known = {id(one.parameter) for members in loop.members for one in members}
         loop.filled, loop.deliver, loop.earlier = self.filled, self.deliver, self.earlier
+        loop.withdraw = self.withdraw
 
     def filled(self, place: Place, view: Tensor) -> None:
         """A gradient has been copied into `view`, from where it is sent: that becomes the gradient itself."""
@@ -57,6 +58,10 @@ class Driver:
         """A gradient from an earlier backward pass, to which the present one did not add."""
         grad = place.one.parameter.grad
         return None if grad is None else local(grad)
+
+    def withdraw(self, place: Place) -> None:
+        """Take away what this rank computed, where a late result has no gradient in its place."""
+        place.one.parameter.grad = None
 
     async def gradient(self, parameter: Tensor, grad: Tensor) -> None:
         """A gradient is complete."""

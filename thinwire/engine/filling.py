@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -140,21 +141,33 @@ class Filling:
         """Wait round by round, and deliver what arrived.
 
         What arrived is checked when all of it is delivered: a GPU still works on it, and no step is taken before.
+        Where all ranks raise an error about a round and may go on, the others end first: they write to the buckets.
         """
         self._loop.skipping.broken = False
-        for going in rounds:
-            self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        left = iter(rounds)
+        try:
+            for going in left:
+                self.deliver(going.bucket, going.x, await self._loop.runner.wait(going))
+        except ValueError:
+            for going in left:
+                with suppress(Exception):  # the first error is told
+                    await self._loop.runner.wait(going)
+            raise
         self._loop.runner.check(rounds)
 
-    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
-        """Make gradients of a result, for each tensor that has a gradient on some rank."""
+    def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool = False) -> None:
+        """Make gradients of a result, for each tensor that has a gradient on some rank.
+
+        Where results are `late`, this pass may have left this rank's own gradient in the place of one that no rank
+        had then; with it replicas would part.
+        """
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._deliver(bucket, x, agreed)
+                self._deliver(bucket, x, agreed, late=late)
         else:  # as under hooks, which say so once for all buckets
-            self._deliver(bucket, x, agreed)
+            self._deliver(bucket, x, agreed, late=late)
 
-    def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed) -> None:
+    def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool) -> None:
         loop, source = self._loop, self._source
         changes = source.changes and not loop.runner.warm
         loop.skipping.broken |= agreed.broken > 0
@@ -165,6 +178,8 @@ class Filling:
                 if changes:
                     source.take(view, place.one.parameter, place.one.item.group)
                 loop.deliver(place, view)
+            elif late:
+                loop.withdraw(self.places[first + number])
 
     def end(self) -> None:
         """Count the round."""

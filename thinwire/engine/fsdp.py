@@ -24,7 +24,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire
 from thinwire.engine.handshake import describe
 from thinwire.engine.hooks import by_hooks
 from thinwire.engine.inside import Inside
@@ -33,6 +32,7 @@ from thinwire.engine.settings import Settings
 from thinwire.engine.sharded import Sharded
 from thinwire.engine.sharding import check_carried, check_sharded, ranks_of, replica_group, sharded
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.engine.wire import Wire
 from thinwire.exchange.reduce_scatter import ReduceScatter, check_reduce_scatter
 
 if TYPE_CHECKING:

@@ -2,19 +2,24 @@
 
 Several wires may hear the same backward pass. When it ends, each of them first launches what it has left, and only
 then does any of them wait, so that no rank waits in one wire for what another rank sends after waiting in the other.
+An error in one of them is raised when the others have ended their rounds.
+
+Where a compiled function calls `step` or `backward`, torch would compile the hooks as well; it is told not to.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Coroutine
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, final
 
 import torch
 from torch.autograd import Variable
 from torch.optim import LBFGS
 
+from thinwire.engine.accumulated import when_accumulated
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
 from thinwire.engine.needs import Needs
@@ -52,8 +57,8 @@ class HookDriver(Driver):
         self._hooks: list[Removable] = []
         if loop.optimizer is not None:
             self._hooks = [
-                loop.optimizer.register_step_pre_hook(self._step_begins),
-                loop.optimizer.register_step_post_hook(self._step_ends),
+                loop.optimizer.register_step_pre_hook(torch.compiler.disable(self._step_begins)),
+                loop.optimizer.register_step_post_hook(torch.compiler.disable(self._step_ends)),
             ]
 
     def check_switch(self, method: Method) -> None:
@@ -148,16 +153,27 @@ class Hooks(HookDriver):
     ) -> None:
         super().__init__(loop, schedule, run)
         self._pass: weakref.ref[Any] | None = None  # what ends the backward pass that exchanges, while there is one
+        self._incomplete: list[Tensor] = []  # parameters whose gradients are complete when this pass ends
+        self._ends, self._waits = (torch.compiler.disable(one) for one in (self._backward_ends, self._all_launched))
         if schedule.hears_gradients:
-            for place in loop.filling.places:
-                hook = place.one.parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
-                self._hooks.append(hook)
+            told = weakref.WeakMethod(self.accumulated)
+            self._hooks += [when_accumulated(place.one.parameter, told) for place in loop.filling.places]
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"
-            self._needs = Needs(model, loop.trained, loop.optimizer, weakref.WeakMethod(self._arrive))
+            self._needs = Needs(
+                model,
+                loop.trained,
+                loop.optimizer,
+                weakref.WeakMethod(self._arrive),
+                weakref.WeakMethod(self._lacks),
+            )
             self._hooks.append(self._needs)
             loop.hide = Hidden(loop.trained).hide
+
+    def _lacks(self) -> bool:
+        """Whether parameters lack something of the last step."""
+        return self.schedule.lacks
 
     def _arrive(self, parameters: Collection[Tensor] | None) -> None:
         """Somebody is about to read these parameters, or all."""
@@ -171,20 +187,33 @@ class Hooks(HookDriver):
                     around.enter_context(torch.autocast(kind, enabled=False))
                 self.run(self.schedule.catch_up(buckets))
 
-    def arrived(self, p: Tensor) -> None:
-        """Take a gradient that is complete."""
+    def accumulated(self, p: Tensor, complete: bool) -> None:
+        """Take a gradient, now or when this pass ends."""
         if self.loop.quiet():
             return
         self._forget_failed_pass()
         if self._pass is None:
-            ends = self._backward_ends
-            self._pass = weakref.ref(ends)
+            ends = partial(self._ends)  # an object of this pass
+            self._pass, self._incomplete = weakref.ref(ends), []
             Variable._execution_engine.queue_callback(ends)
+        if not complete:
+            self._incomplete.append(p)
+            return
         try:
-            self.run(self.gradient(p, gradient(p)))
+            self._take(p)
         except BaseException:
             self._pass = None  # torch forgets the callback
             raise
+
+    def _take(self, p: Tensor) -> None:
+        """Take a gradient that is complete."""
+        if p.grad is None:
+            name = self.loop.filling.place(p).one.item.name
+            raise RuntimeError(
+                f"a hook on {name} has set its gradient to None before it could be exchanged; remove the hook, and "
+                "write optimizer.step() in the training loop"
+            )
+        self.run(self.gradient(p, gradient(p)))
 
     def _forget_failed_pass(self) -> None:
         """Begin the round anew if an exception ended the last pass.
@@ -216,8 +245,15 @@ class Hooks(HookDriver):
     def _backward_ends(self) -> None:
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
         self._pass = None
-        self.run(self.backward_ends())
-        Variable._execution_engine.queue_callback(lambda: self.run(self.all_launched()))
+        with _raising_last():
+            for p in self._incomplete:
+                self._take(p)
+            self.run(self.backward_ends())
+            Variable._execution_engine.queue_callback(self._waits)
+
+    def _all_launched(self) -> None:
+        with _raising_last():
+            self.run(self.all_launched())
 
 
 MakeDriver: TypeAlias = Callable[["Loop", "ProcessTransport"], HookDriver]
@@ -228,12 +264,18 @@ def by_hooks(model: nn.Module, loop: Loop, transport: ProcessTransport) -> HookD
     return Hooks(loop, schedule_of(loop), transport.run, model)
 
 
-def _hook(hooks: weakref.ref[Hooks]) -> Callable[[Tensor], None]:
-    """A hook that keeps nothing alive: Python's collector does not see what a parameter's hooks refer to."""
+@contextmanager
+def _raising_last() -> Iterator[None]:
+    """Raise an error of the block when nothing else is to be called at the end of this pass: torch would drop that.
 
-    def arrived(p: Tensor) -> None:
-        one = hooks()
-        if one is not None:
-            one.arrived(p)
+    What another wire still launches is followed by its wait, so the error is queued once more behind both.
+    """
+    try:
+        yield
+    except Exception as error:
+        queue, failed = Variable._execution_engine.queue_callback, error
 
-    return arrived
+        def tell() -> NoReturn:
+            raise failed
+
+        queue(lambda: queue(tell))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from thinwire.core.method import Method
 from thinwire.engine.local import is_sharded
+from thinwire.engine.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from thinwire.engine.parameters import Trained
@@ -172,6 +173,16 @@ def check_same_model(optimizer: Optimizer, members: Sequence[Trained]) -> None:
         )
 
 
+def refuse_compiled_backward() -> None:
+    """RuntimeError in a backward pass that torch has compiled: what is to be called at its end is never called."""
+    compiling = sys.modules.get("torch._dynamo.compiled_autograd")  # if it was never imported, nothing is compiled
+    if getattr(compiling, "in_compiled_autograd_region", False):
+        raise RuntimeError(
+            "compiled autograd runs this backward pass, and does not say when it ends, so that gradients cannot be "
+            "exchanged; write torch._dynamo.config.compiled_autograd = False. torch.compile(model) may stay"
+        )
+
+
 def tuple_of(exclude: Sequence[str]) -> tuple[str, ...]:
     """The patterns as a tuple; a single string is refused."""
     if isinstance(exclude, str):
@@ -196,25 +207,15 @@ def refuse_wrapper(model: nn.Module) -> RemovableHandle:
     model. FSDP puts other parameters in the place of those that are attached: with an optimizer of the new ones,
     nothing else would tell that thinwire exchanges nothing.
     """
-    return model.register_forward_pre_hook(_BeforeForward(_sharded_in(model)))
+    sharded, looked = _sharded_in(model), False
 
-
-@final
-class _BeforeForward:
-    """A hook of which nothing acts on in a model that is saved whole, or copied."""
-
-    def __init__(self, sharded: dict[int, str]) -> None:
-        self._before, self._looked = sharded, False
-
-    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
-        return _nothing_before, ()
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def before_forward(module: nn.Module, args: Any) -> None:
+        nonlocal looked
         if torch.compiler.is_compiling():
             return
-        if not self._looked:
-            self._looked = True
-            late = [name or "the model" for key, name in _sharded_in(module).items() if key not in self._before]
+        if not looked:
+            looked = True
+            late = [name or "the model" for key, name in _sharded_in(module).items() if key not in sharded]
             if late:
                 raise ValueError(
                     f"fully_shard came after attach, and has sharded {late[0]}: shard the model first, then write "
@@ -228,13 +229,7 @@ class _BeforeForward:
                 "write tw.attach(model, ...) without DDP, or model.register_comm_hook(*tw.ddp_hook(method, model))"
             )
 
-
-def _nothing_before() -> Callable[[nn.Module, Any], None]:
-    return _nothing
-
-
-def _nothing(module: nn.Module, args: Any) -> None:
-    """What is left of the hook in a copy of the model, which nobody has attached."""
+    return model.register_forward_pre_hook(Uncopied(before_forward))
 
 
 def refuse_wrapped_later(model: nn.Module, optimizer: Optimizer, members: Sequence[Trained]) -> RemovableHandle:

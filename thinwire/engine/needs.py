@@ -5,7 +5,8 @@ in the forward passes before the first step: `nn.MultiheadAttention` reads the p
 calling it, and a tied weight may be read far from the module that owns it. Until a pass has been seen, all is waited
 for in the step itself.
 
-Reading parameters by `state_dict`, and setting them by `load_state_dict`, needs all of them.
+Reading parameters by `state_dict`, and setting them by `load_state_dict`, needs all of them. A copy of the model is
+refused while parameters lack something, because torch copies some of them before anybody could be asked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from thinwire.engine.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -32,8 +35,8 @@ Arrive: TypeAlias = Callable[[Collection[Tensor] | None], None]
 class Needs:
     """Hooks on every module of a model and on its optimizer, until `remove`.
 
-    `arrive` lets these parameters, or all, take what they lack. The hooks are plain functions, which `copy.deepcopy`
-    of a model leaves alone, and keep nothing alive.
+    `arrive` lets these parameters, or all, take what they lack, and `lacks` says whether any does. The hooks keep
+    nothing alive, and copies of the model have none of them.
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class Needs:
         members: Sequence[Trained],
         optimizer: Optimizer | None,
         arrive: weakref.WeakMethod[Arrive],
+        lacks: weakref.WeakMethod[Callable[[], bool]],
     ) -> None:
-        self._arrive = arrive
+        self._arrive, self._lacks = arrive, lacks
         refuse_compiled(model)
         known = {id(one.parameter) for one in members}
         self._own: dict[int, dict[int, Tensor]] = {
@@ -106,6 +110,14 @@ class Needs:
         if self._seen is not None:
             self._seen.leave(module)
 
+    def copied(self) -> None:
+        """Somebody copies the model or saves it whole."""
+        if (lacks := self._lacks()) is not None and lacks():
+            raise RuntimeError(
+                "parameters still lack the update of the last step, and so would this copy of the model; write "
+                "wire.settle() before it"
+            )
+
 
 @final
 class _Seen(TorchDispatchMode):
@@ -141,9 +153,7 @@ class _Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _hooks(
-    needs: weakref.ref[Needs],
-) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+def _hooks(needs: weakref.ref[Needs]) -> tuple[Uncopied, Uncopied, Uncopied]:
     """Before a module computes, after it, and before parameters are read or set by name."""
 
     def before(module: nn.Module, args: Any) -> None:
@@ -161,7 +171,12 @@ def _hooks(
         if one is not None:
             one.all()
 
-    return before, after, anybody
+    def copied() -> None:
+        one = needs()
+        if one is not None:
+            one.copied()
+
+    return Uncopied(before, copied), Uncopied(after), Uncopied(anybody)
 
 
 def refuse_compiled(model: nn.Module) -> None:

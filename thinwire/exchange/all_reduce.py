@@ -102,4 +102,5 @@ class AllReduce(Exchange):
         x.div_(ctx.comm.size)
         if self.wire == "fp32":  # each call of torch lets another thread have the interpreter's lock
             return await ctx.comm.all_reduce(x)
-        return x.copy_(await ctx.comm.all_reduce(x.to(WIRE[self.wire])))  # into memory that is there already
+        with ctx.comm.rooms.lend(x.numel(), WIRE[self.wire], x.device) as short:
+            return x.copy_(await ctx.comm.all_reduce(short.copy_(x)))  # into memory that is there already

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from thinwire.engine.attach import Wire
     from thinwire.engine.checkpoint import OnResize
+    from thinwire.engine.wire import Wire
 
 
 @final

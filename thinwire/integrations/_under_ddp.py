@@ -17,13 +17,13 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from thinwire.engine.attach import Wire
 from thinwire.engine.ddp import wire_and_hook
 from thinwire.engine.hooks import Hooks
 from thinwire.engine.misuse import check_free
 from thinwire.engine.parameters import trained
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
+from thinwire.engine.wire import Wire
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch.distributed as dist
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire, attach
+from thinwire.engine.attach import attach
 from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.ddp import ddp_hook
 from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.engine.wire import Wire
 from thinwire.integrations._agree import agreed
 from thinwire.integrations._require import require
 from thinwire.integrations._under_ddp import check_carried, mean_of_models

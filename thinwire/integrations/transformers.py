@@ -22,11 +22,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.method import Method
-from thinwire.engine.attach import Wire
 from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
+from thinwire.engine.wire import Wire
 from thinwire.integrations._rank_files import RankFiles
 from thinwire.integrations._require import require
 from thinwire.integrations._under_ddp import bare, check_carried, mean_of_models, uncompiled, wire_under

@@ -57,7 +57,7 @@ class Late(Schedule):
                     )
             while len(self._open) > late:
                 for bucket, (x, agreed) in zip(loop.buckets, await self._arrived(self._open.popleft()), strict=True):
-                    loop.filling.deliver(bucket, x, agreed)
+                    loop.filling.deliver(bucket, x, agreed, late=True)
             loop.filling.end()
 
     async def save(self) -> dict[str, Any]:
