@@ -62,7 +62,7 @@ def root(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; bad input is one sentence on standard error and status 2."""
+    """Run a command; bad input is one sentence on standard error and status 2, a lost rank one and status 1."""
     try:
         app(args=arguments, prog_name="thinwire")
     except SystemExit as end:
@@ -70,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         errors.print(f"thinwire: {error}", markup=False, soft_wrap=True)
         return 2
+    except thinwire.PeerError as error:
+        errors.print(f"thinwire: {error}", markup=False, soft_wrap=True)
+        return 1
     return 0
 
 

@@ -43,7 +43,6 @@ from thinwire.planning import between
 from thinwire.planning.alone import LARGE
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
-from thinwire.planning.link import LANES
 from thinwire.planning.outlook import ALIKE, CLOSE, Setting, choose
 from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
@@ -131,11 +130,10 @@ Tried = dict[tuple[str, str], float]  # milliseconds by method and rate
 def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant], Tried]:
     """The setting at each rate, the contestants, before any has taken a step, and then some steps of the best."""
     n = dist.get_world_size()
-    lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
     company = Company.of_group()
     reshape(FREE)
     tell("sockets")
-    sockets = between.sockets(lanes[0])
+    sockets = between.sockets(company.lanes[0])
     makes = steps_of(batch(job.params, job.batch).to(job.device), None, None)
     profile = measured(net, makes, sockets=sockets, company=company, rivals=job.rivals, say=tell)
     computing = profile.computing.slowest(company.slowest(profile.computing.steps))
@@ -143,7 +141,7 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     for rate in job.rates:
         tell(f"the link at {rate}")
         reshape(rate)
-        link = between.link(lanes, sockets, bits_per_second(rate))
+        link = between.link(company.lanes, sockets, bits_per_second(rate))
         settings[rate] = Setting(n, link, computing, profile.sockets, together=True)
     fastest = max(job.rates, key=bits_per_second)
     reshape(fastest)

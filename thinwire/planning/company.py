@@ -17,6 +17,8 @@ from typing import TypeAlias, final
 import torch
 import torch.distributed as dist
 
+from thinwire.planning.link import LANES
+
 Reduction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -29,6 +31,7 @@ class Company:
     here: int = 1
     everybody: dist.ProcessGroup | None = None
     mates: dist.ProcessGroup | None = None  # those on this machine, where there are several
+    lanes: tuple[dist.ProcessGroup, ...] = ()  # of everybody, for what travels at the same time
 
     @classmethod
     def of_group(cls) -> Company:
@@ -41,7 +44,7 @@ class Company:
             made = dist.new_group(ranks, backend="gloo") if len(ranks) > 1 else None
             if one == mine:
                 here, mates = len(ranks), made
-        return cls(here, everybody, mates)
+        return cls(here, everybody, mates, tuple(dist.new_group(backend="gloo") for _ in range(LANES)))
 
     def together(self) -> None:
         """Wait for everybody."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import astuple, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +27,11 @@ from thinwire.planning.asked import (
 )
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
-from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
+from thinwire.planning.link import Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
 from thinwire.planning.trial import MOST, finalists, trial
+from thinwire.planning.watched import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +74,7 @@ def plan(
     say            is told what is being measured
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
-    ranks call this at the same time, and the outlook of rank 0 counts.
+    ranks call this at the same time, and the outlook of rank 0 counts; PeerError names a rank that is lost meanwhile.
     """
     check_asked(model, loss, hosts, methods)
     known = [by_id(one) if isinstance(one, str) else one for one in methods]
@@ -87,21 +91,20 @@ def plan(
         raise ValueError(
             'no process group is initialised whose link could be measured; write link=tw.Network("1gbit", "1ms")'
         )
-    if many:
-        say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
-    company = Company.of_group() if many else Company()
-    check_alike(company, known, hosts, link)
-    found, sockets = _link(link, company, say)
-    profile = measured(model, makes, sockets=sockets, company=company, say=say)
-    together = many and hosts == dist.get_world_size()
-    if together:
-        profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
-    setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
-    if not (together and link is None):
-        return outlook_of(profile, setting, known)
-    profile.gauge(setting)
-    return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
+    with watched() if many else nullcontext(Company()) as company:
+        say = _together(say, company)
+        check_alike(company, known, hosts, link)
+        found, sockets = _link(link, company, say)
+        profile = measured(model, makes, sockets=sockets, company=company, say=say)
+        together = many and hosts == dist.get_world_size()
+        if together:
+            profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
+        setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
+        if not (together and link is None):
+            return outlook_of(profile, setting, known)
+        profile.gauge(setting)
+        return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
@@ -166,9 +169,8 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
     """The link and what it costs a host: measured where there are hosts, otherwise what is said of it."""
     if link is None:
         say("the link")
-        lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
         known = _slowest(loopback(), company)  # between the hosts, it could not be told from what the link takes
-        return between.link(lanes, known), known
+        return between.link(company.lanes, known), known
     network = Network(link) if isinstance(link, str) else link
     if not isinstance(network, Network):
         raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
@@ -180,15 +182,15 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
 def _slowest(known: Sockets, company: Company) -> Sockets:
     """What sending costs the slowest of the hosts; the same on all ranks, which then measure the same."""
     costs = [known.ring, known.ring16, known.trade, known.half]
-    figures = iter(company.slowest([figure for cost in costs for figure in (cost.round, cost.byte, cost.cpu)]))
-    return Sockets(*(Cost(next(figures), next(figures), next(figures)) for _ in costs))
+    figures = iter(company.slowest([figure for cost in costs for figure in astuple(cost)]))
+    return Sockets(*(Cost(*islice(figures, len(fields(Cost)))) for _ in costs))
 
 
-def _together(say: Say) -> Say:
+def _together(say: Say, company: Company) -> Say:
     """Ranks that share a machine measure the same at the same time, as they will train."""
 
     def said(text: str) -> None:
-        dist.barrier()
+        company.together()
         say(text)
 
     return said
