@@ -163,6 +163,8 @@ def _print(found: Outlook) -> None:
     ]
     columns = ROWS | {"tried_ms": ",.1f"} if found.tried else ROWS
     show(rows, as_json=False, title=found.title, columns=columns)
+    for note in found.notes:
+        say(note)
     say(f"Take {found.recommended}: {found.reason}")
     say(ACCURACY)
 

@@ -155,7 +155,8 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
         reshape(rate)
         assert profile.stage is not None
         names = finalists({one.name: setting.seconds(one) for one in contestants}, job.tries)
-        times = trial(names, profile.stage, methods, tell)
+        settled = {name: profile.settled(one).method for name, one in methods.items()}
+        times = trial(names, profile.stage, settled, tell)
         tried |= {(name, rate): 1e3 * seconds for name, seconds in times.items()}
     reshape(FREE)
     return settings, contestants, tried
@@ -217,7 +218,7 @@ def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> 
         "step_ms_p20": 1e3 * low,
         "step_ms_p80": 1e3 * high,
         "error": predicted / middle - 1,
-        "binds": replayed.binds,
+        "binds": setting.binds(one),
         "sent_bytes": round(one.sent(setting.hosts)),
         "codec_ms": 1e3 * one.codec,
         "overhead_ms": 1e3 * one.overhead,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import torch
 
+from thinwire.core.by_id import method as by_id
 from thinwire.core.rates import HIGHEST, LOWEST
 from thinwire.planning.replay import Place, Replayed, replay
 
@@ -49,6 +51,7 @@ class Row:
     busy_ms: float  # all that the processor does besides training: codecs, copies, casts
     speedup: float  # over DDP in float32
     tried_ms: float | None = None  # of real steps between these hosts, where some were taken to choose by
+    note: str = ""  # what was assumed of the method
 
 
 @final
@@ -78,8 +81,13 @@ class Setting:
         return replay(one.acts(self.computing, slower, again=self.link.burst > 0), place)
 
     def seconds(self, one: Contestant, slower: float = 1.0) -> float:
-        """Of a step."""
-        return self.replay(one, slower).step / one.steps
+        """Of a step; of all kinds of rounds, the mean."""
+        return sum(share * self.replay(kind, slower).step / kind.steps for share, kind in one.kinds)
+
+    def binds(self, one: Contestant, slower: float = 1.0) -> str:
+        """What takes most of a step, of the kind of rounds that takes most of the time."""
+        replays = [(share, self.replay(kind, slower)) for share, kind in one.kinds]
+        return max(replays, key=lambda found: found[0] * found[1].step)[1].binds
 
     def slowness(self) -> list[float]:
         """By how much computing takes longer than its median, at each level, on the slowest of the hosts."""
@@ -105,8 +113,13 @@ class Outlook:
     here: int = 1  # ranks that shared the machine that measured
 
     def row(self, method: str) -> Row:
-        """The row of a method."""
-        return next(row for row in self.rows if row.method == method)
+        """The row of a method, by its id, or by the name that DDP or one of its hooks has here."""
+        known = {row.method: row for row in self.rows}
+        with suppress(ValueError):  # "qsgd:bits=4" is "qsgd"
+            method = method if method in known else by_id(method).id
+        if method not in known:
+            raise ValueError(f"there is no row of {method!r}; write one of {', '.join(map(repr, known))}")
+        return known[method]
 
     @property
     def tried(self) -> bool:
@@ -120,6 +133,11 @@ class Outlook:
         )
         chosen, reason = recommend(rows)
         return replace(self, rows=rows, recommended=chosen, reason=reason)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed of single methods, a sentence each."""
+        return [f"{row.method} {row.note}." for row in self.rows if row.note]
 
     @property
     def title(self) -> str:
@@ -169,7 +187,7 @@ class Outlook:
         for line in (head, *body):
             cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
             lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, f"Take {self.recommended}: {self.reason}", ACCURACY])
+        return "\n".join([*lines, *self.notes, f"Take {self.recommended}: {self.reason}", ACCURACY])
 
 
 def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
@@ -186,13 +204,14 @@ def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
                 low,
                 middle,
                 high,
-                setting.replay(one, slowness[1]).binds,
+                setting.binds(one, slowness[1]),
                 None if one is base else pays_below(setting, one, base),
                 round(one.sent(setting.hosts)),
                 one.memory,
                 1e3 * one.codec,
                 1e3 * one.busy,
                 times[BASE][1] / times[one.name][1],
+                note=one.note,
             )
         )
     rows.sort(key=lambda row: row.step_ms)

@@ -117,7 +117,7 @@ def _tried(found: Outlook, profile: Profile, methods: Sequence[Method], tries: i
     """With real steps of those between which the forecasts cannot decide."""
     assert profile.stage is not None  # there are hosts
     names = finalists({row.method: row.step_ms for row in found.rows}, tries)
-    return found.after(trial(names, profile.stage, {one.id: one for one in methods}, say))
+    return found.after(trial(names, profile.stage, {one.id: profile.settled(one).method for one in methods}, say))
 
 
 def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:
