@@ -20,6 +20,7 @@ from thinwire.planning.asked import (
     check_alike,
     check_asked,
     check_link,
+    check_optimizer,
     drawing_nothing,
     loss_of,
     optimizer_of,
@@ -76,13 +77,12 @@ def plan(
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
     ranks call this at the same time, and the outlook of rank 0 counts; PeerError names a rank that is lost meanwhile.
     """
-    check_asked(model, loss, hosts, methods)
-    known = [by_id(one) if isinstance(one, str) else one for one in methods]
-    for one in known:
+    check_asked(model, loss, hosts, methods, tries, say)
+    asked = [by_id(one) if isinstance(one, str) else one for one in methods]
+    for one in asked:
         check_method_type(one, "tw.plan(model, batch, methods=[{}])")
         check(one)
-    if tries < 0:
-        raise ValueError(f"tries={tries}: how many methods take real steps? write tries={MOST}, or tries=0 for none")
+    known = list({one.id: one for one in asked}.values())  # "qsgd" and "qsgd:bits=4" are the same
     many = dist.is_initialized() and dist.get_world_size() > 1
     hosts = hosts if hosts is not None else dist.get_world_size() if many else None
     if hosts is None or hosts < 2:
@@ -122,6 +122,7 @@ def _tried(found: Outlook, profile: Profile, methods: Sequence[Method], tries: i
 
 def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:
     """What a step of training is, for any copy of the model."""
+    check_optimizer(optimizer)
     pair = isinstance(batch, tuple | list) and len(batch) == 2
     if loss is None and pair:
         raise ValueError(
