@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +99,11 @@ def test_values_inside_of_what_is_given(value: Any) -> None:
             Constant({value: 2.0})
         with pytest.raises(TypeError, match="to die after two seconds"):
             simulate(failures={value: 2.0})
+
+
+def test_a_trace_makes_its_folder(tmp_path: Path) -> None:
+    foresee_(SGD, LOAD, 2, steps=1, marks=True).trace(tmp_path / "new" / "trace.json")
+    assert (tmp_path / "new" / "trace.json").exists()
 
 
 def test_a_death_after_the_end_is_not_waited_for() -> None:
