@@ -41,9 +41,10 @@ from thinwire.lab.net.shaping import congestion
 from thinwire.lab.records import Row, quantiles
 from thinwire.planning import between
 from thinwire.planning.alone import LARGE
+from thinwire.planning.choice import Took, choose
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
-from thinwire.planning.outlook import ALIKE, CLOSE, Setting, choose
+from thinwire.planning.outlook import Setting
 from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
@@ -283,10 +284,12 @@ def choices(rows: Sequence[Row], *, by_steps: bool = True) -> list[tuple[Row, Ro
     found = []
     for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
         here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
-        tried = [row for row in here if row.get("tried_ms")] if by_steps else []
-        what, close = ("tried_ms", ALIKE) if tried else ("predicted_ms", CLOSE)
-        times = {row["method"]: (row[what], row["codec_ms"] + row["overhead_ms"]) for row in tried or here}
-        name = choose(times, close)
+        name = choose({row["method"]: _took(row, by_steps=by_steps) for row in here}).method
         chosen = next(row for row in here if row["method"] == name)
         found.append((chosen, min(here, key=lambda row: row["step_ms"])))
     return found
+
+
+def _took(row: Row, *, by_steps: bool) -> Took:
+    tried = row.get("tried_ms") if by_steps else None
+    return Took(row["predicted_ms"], row["codec_ms"] + row["overhead_ms"], tried or None)  # older rows have none

@@ -18,6 +18,7 @@ import torch
 
 from thinwire.core.by_id import method as by_id
 from thinwire.core.rates import HIGHEST, LOWEST
+from thinwire.planning.choice import Took, choose
 from thinwire.planning.replay import Place, Replayed, replay
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
-CLOSE = 0.05  # of the step: forecasts that differ by less than that are equal
-ALIKE = 0.02  # and real steps
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
@@ -248,37 +247,26 @@ def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | N
     return math.exp(low)
 
 
-def choose(times: Mapping[str, tuple[float, float]], close: float = CLOSE) -> str:
-    """The method to take, of the times of their steps and what the processor does in them besides training.
-
-    What the link takes was measured on the link, and stays so; what the processor takes depends on what else runs on
-    the machine. Of times that are as good as equal, the one counts that asks least of the processor.
-    """
-    fastest = min(step for step, _ in times.values())
-    near = [name for name, (step, _) in times.items() if step <= fastest * (1 + close)]
-    return min(near, key=lambda name: (times[name][1], times[name][0]))
-
-
 def recommend(rows: Sequence[Row]) -> tuple[str, str]:
-    """What `choose` says, and why: by real steps where some were taken, otherwise by forecasts."""
-    tried = {row.method: (row.tried_ms, row.busy_ms) for row in rows if row.tried_ms is not None}
-    forecasts = {row.method: (row.step_ms, row.busy_ms) for row in rows}
-    chosen = choose(tried, ALIKE) if tried else choose(forecasts)
-    times = tried or forecasts
-    first, one = min(times, key=lambda name: times[name][0]), next(row for row in rows if row.method == chosen)
+    """What `choose` says, and why."""
+    found = choose({row.method: Took(row.step_ms, row.busy_ms, row.tried_ms) for row in rows})
+    chosen, times = found.method, found.times
+    first, one = min(times, key=lambda name: times[name]), next(row for row in rows if row.method == chosen)
     base = next((row for row in rows if row.method == BASE), one)
     if one is base:
-        faster = ALIKE if tried else CLOSE
-        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {faster:.0%} faster; nothing is lost."
+        why = (
+            f"{_NAMED[base.binds]} binds its step, and no method is more than {found.close:.0%} faster; "
+            "nothing is lost."
+        )
         return chosen, why
-    less, taken = base.sent_bytes / max(1, one.sent_bytes), times[chosen][0]
+    less = base.sent_bytes / max(1, one.sent_bytes)
     why = (
         f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
-        f"it takes {taken:,.1f} ms{' in real steps' if tried else ''}, and {_BOUND[one.binds]}"
+        f"it takes {times[chosen]:,.1f} ms{' in real steps' if found.tried else ''}, and {_BOUND[one.binds]}"
     )
     if first != chosen:
-        took = "took" if tried else "is forecast to take"
-        why += f" {first} {took} {times[first][0]:,.1f} ms, but asks more of the processor."
+        took = "took" if found.tried else "is forecast to take"
+        why += f" {first} {took} {times[first]:,.1f} ms, but asks more of the processor."
     return chosen, why
 
 
