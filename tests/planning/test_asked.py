@@ -10,6 +10,7 @@ from torch import nn
 
 import thinwire as tw
 from thinwire.engine.plan import Item
+from thinwire.planning import alone
 from thinwire.planning.alone import ENGINE, overheads
 from thinwire.planning.asked import drawing_nothing
 from thinwire.planning.company import Company
@@ -95,6 +96,22 @@ def test_bad_input_is_refused_before_anything_is_measured(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         tw.plan(*arguments, **{"link": "1gbit", "hosts": 2, "methods": ["sgd"], **more})
+
+
+def test_batches_that_the_model_does_not_take() -> None:
+    with pytest.raises(TypeError, match=r"missing a required argument: 'input'; where the model takes the dict"):
+        steps_of({"x": X}, None, None)(nn.Linear(4, 2))
+    with pytest.raises(TypeError, match=r"got a tuple of 3: write tw\.plan.* or a dict where there are several"):
+        steps_of((X, X, X), None, None)
+    steps_of({"input": X}, lambda out: out.sum(), None)(nn.Linear(4, 2))[0]()
+
+
+def test_hooks_cost_no_less_than_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a machine says on which something else ran while DDP alone was timed."""
+    found = iter([3e-3, 1e-3, 2e-3])
+    monkeypatch.setattr(alone, "_difference", lambda *_: next(found))
+    spent = overheads(nn.Linear(4, 2), steps_of(X, None, None), Company(), ["ddp", "ddp fp16"])
+    assert spent == {"ddp": 3e-3, "ddp fp16": 3e-3, ENGINE: 2e-3}
 
 
 def test_sparse_gradients_are_refused_as_attach_refuses_them() -> None:

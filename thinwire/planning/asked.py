@@ -6,8 +6,9 @@ Without these checks the error would come from the first step that is measured, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -69,6 +70,17 @@ def check_alike(company: Company, methods: Sequence[Method], hosts: int, link: o
         raise ValueError(
             "ranks ask for different methods, hosts or links; call tw.plan(...) with the same ones on every rank"
         )
+
+
+def check_names(net: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuse a dict whose names the model does not take."""
+    try:
+        signature(net.forward).bind(**batch)
+    except TypeError as error:
+        raise TypeError(
+            f"the batch is a dict, which goes to {type(net).__name__} as model(**batch): {error}; where the model "
+            "takes the dict itself, write tw.plan(model, (batch, targets), loss=...)"
+        ) from None
 
 
 def check_optimizer(make: Any) -> None:

@@ -20,6 +20,7 @@ from thinwire.planning.asked import (
     check_alike,
     check_asked,
     check_link,
+    check_names,
     check_optimizer,
     drawing_nothing,
     loss_of,
@@ -131,8 +132,8 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
     named = isinstance(batch, Mapping)
     if not (pair or named or isinstance(batch, torch.Tensor)):
         raise TypeError(
-            f"sample_batch is a tensor, a pair of inputs and targets, or a dict; got {type(batch).__name__}: "
-            "write tw.plan(model, (inputs, targets), loss=...)"
+            f"sample_batch is a tensor, a pair of inputs and targets, or a dict; got {_kind(batch)}: "
+            "write tw.plan(model, (inputs, targets), loss=...), or a dict where there are several inputs"
         )
     inputs, targets = batch if pair else (batch, None)
 
@@ -143,6 +144,8 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
 
     def makes(net: nn.Module) -> tuple[Step, Optimizer]:
         made = optimizer_of(net, optimizer)
+        if named:
+            check_names(net, inputs)
 
         def step() -> None:
             made.zero_grad()
@@ -153,6 +156,10 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         return step, made
 
     return makes
+
+
+def _kind(batch: Any) -> str:
+    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
 
 
 def _own_loss(out: Any) -> Tensor:
