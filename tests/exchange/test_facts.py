@@ -151,6 +151,7 @@ def test_a_wrapper_hands_on_every_fact(name: str) -> None:
         assert outside.edges(n) == inside.edges(n)
         assert outside.groups(n) == inside.groups(n)
         assert outside.penalty(1, n) == inside.penalty(1, n)
+    assert outside.rounds() == tuple((share, Thin(kind)) for share, kind in inside.rounds())
     x, layout = torch.arange(100.0), Layout.flat(100)
     ours, theirs = outside.init(layout, Comm(0, 8)), inside.init(layout, Comm(0, 8))
     outside.start(x, ours)

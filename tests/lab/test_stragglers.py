@@ -154,8 +154,14 @@ def test_clock_and_processes_side_by_side() -> None:
     assert (asgd["ratio"], asgd["per_s_ratio"]) == (1.05, 1.25)
     assert (r2sp["reached"], r2sp["seconds"], r2sp["ratio"]) == ("0 of 1", None, None)
     said = table.agreement([sgd, asgd, r2sp])
-    assert "Steps per second of clock and processes agree within 15% for 2 of 3, and not for asgd (1.25)." in said
-    assert "Seconds to the target of clock and processes agree within 15% for 1 of 2, and not for sgd (0.80)." in said
+    assert (
+        "In steps per second, clock and processes agree within 15% for 2 of 3 methods, but not for asgd (1.25)."
+        in said
+    )
+    assert (
+        "In seconds to the target, clock and processes agree within 15% for 1 of 2 methods, but not for sgd (0.80)."
+        in said
+    )
 
 
 def drawn(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from torch import nn
 
 import thinwire as tw
 from thinwire.engine.plan import Item
+from thinwire.planning import alone
 from thinwire.planning.alone import ENGINE, overheads
 from thinwire.planning.asked import drawing_nothing
 from thinwire.planning.company import Company
@@ -79,6 +80,11 @@ def test_what_is_no_step_is_refused(net: nn.Module, loss: Any, optimizer: Any, s
         ((nn.Linear(4, 2), X), {"loss": "mse"}, r"write loss=torch\.nn\.functional\.cross_entropy"),
         ((nn.Linear(4, 2), X), {"hosts": "4"}, r"write tw\.plan\(model, batch, hosts=16\)"),
         ((nn.Linear(4, 2), X), {"methods": "qsgd"}, r"write methods=\['qsgd'\]"),
+        ((nn.Linear(4, 2), X), {"methods": None}, r'write methods=\["qsgd", "topk"\]'),
+        ((nn.Linear(4, 2), X), {"optimizer": 0.1}, "write optimizer=lambda"),
+        ((nn.Linear(4, 2), X), {"say": None}, "write say=print"),
+        ((nn.Linear(4, 2), X), {"tries": 2.5}, "write tries=4"),
+        ((nn.Linear(4, 2), X), {"tries": "2"}, "write tries=4"),
         ((nn.Linear(4, 2), X), {"methods": ["one-shot"]}, "one-shot exchanges once, when training ends"),
         ((nn.Linear(4, 2), X), {"link": tw.Network(slow={1: "1mbit"})}, "plan takes hosts that are equal"),
         ((nn.Linear(4, 2), X), {"link": tw.Network(racks=2)}, "plan takes hosts that are equal"),
@@ -90,6 +96,22 @@ def test_bad_input_is_refused_before_anything_is_measured(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         tw.plan(*arguments, **{"link": "1gbit", "hosts": 2, "methods": ["sgd"], **more})
+
+
+def test_batches_that_the_model_does_not_take() -> None:
+    with pytest.raises(TypeError, match=r"missing a required argument: 'input'; where the model takes the dict"):
+        steps_of({"x": X}, None, None)(nn.Linear(4, 2))
+    with pytest.raises(TypeError, match=r"got a tuple of 3: write tw\.plan.* or a dict where there are several"):
+        steps_of((X, X, X), None, None)
+    steps_of({"input": X}, lambda out: out.sum(), None)(nn.Linear(4, 2))[0]()
+
+
+def test_hooks_cost_no_less_than_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a machine says on which something else ran while DDP alone was timed."""
+    found = iter([3e-3, 1e-3, 2e-3])
+    monkeypatch.setattr(alone, "_difference", lambda *_: next(found))
+    spent = overheads(nn.Linear(4, 2), steps_of(X, None, None), Company(), ["ddp", "ddp fp16"])
+    assert spent == {"ddp": 3e-3, "ddp fp16": 3e-3, ENGINE: 2e-3}
 
 
 def test_sparse_gradients_are_refused_as_attach_refuses_them() -> None:

@@ -15,10 +15,11 @@ import thinwire as tw
 from thinwire.cli.app import main
 from thinwire.engine.plan import Item
 from thinwire.lab.bench_plan import choices, summary
+from thinwire.planning.choice import Took, choose
 from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Link, Sockets
-from thinwire.planning.outlook import Setting, choose, outlook, pays_below
+from thinwire.planning.outlook import Setting, outlook, pays_below
 from thinwire.planning.planner import steps_of
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
@@ -73,9 +74,16 @@ def test_what_is_recommended_and_why(rate: float, recommended: str, binds: str) 
 
 
 def test_of_equal_forecasts_the_one_that_asks_least_of_the_processor_is_taken() -> None:
-    assert choose({"ddp": (100.0, 1.0), "quick": (50.0, 40.0), "light": (52.0, 5.0)}) == "light"
-    assert choose({"ddp": (100.0, 1.0), "quick": (50.0, 40.0), "light": (53.0, 5.0)}) == "quick"
-    assert choose({"ddp": (51.0, 1.0), "quick": (50.0, 40.0), "light": (52.0, 5.0)}) == "ddp"
+    def chosen(ddp: float, light: float, *tried: float) -> str:
+        forecasts = {"ddp": (ddp, 1.0), "quick": (50.0, 40.0), "light": (light, 5.0)}
+        steps = dict(zip(("quick", "light"), tried, strict=False))
+        return choose({name: Took(*times, steps.get(name)) for name, times in forecasts.items()}).method
+
+    assert chosen(100.0, 52.0) == "light"
+    assert chosen(100.0, 53.0) == "quick"
+    assert chosen(51.0, 52.0) == "ddp"
+    assert chosen(51.0, 52.0, 49.0, 49.5) == "light"  # real steps decide, and ddp has taken none
+    assert chosen(51.0, 52.0, 49.0, 51.0) == "quick"  # they must be closer than forecasts
     found = outlook(setting(1e7), [DDP, coded(4, 0.01, "quick"), coded(4.1, 0.0, "light")])
     assert (found.rows[0].method, found.recommended) == ("quick", "light")
     assert "quick is forecast to take" in found.reason

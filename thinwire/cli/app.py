@@ -10,9 +10,7 @@ import typer
 import thinwire
 from thinwire.cli import (
     bench,
-    bench_simulate,
     demo,
-    language,
     methods,
     plan,
     race,
@@ -40,9 +38,6 @@ app.command("plan")(plan.plan)
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
-bench.app.command("language")(language.bench_language)
-bench.app.command("plan")(plan.bench)
-bench.app.command("simulate")(bench_simulate.bench_simulate)
 app.add_typer(bench.app, name="bench")
 
 
@@ -62,15 +57,34 @@ def root(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; bad input is one sentence on standard error and status 2."""
+    """Run a command; bad input is one sentence on standard error and status 2, a lost rank one and status 1."""
     try:
+        _check_sizes(sys.argv[1:] if arguments is None else arguments)
         app(args=arguments, prog_name="thinwire")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-    except (ValueError, TypeError, OSError) as error:
-        errors.print(f"thinwire: {error}", markup=False, soft_wrap=True)
+    except (ValueError, TypeError, OSError, OverflowError) as error:
+        _say(error)
         return 2
+    except thinwire.PeerError as error:
+        _say(error)
+        return 1
     return 0
+
+
+def _check_sizes(words: list[str]) -> None:
+    """Refuse numbers that do not fit into 63 bits, as torch would with words of its own."""
+    for word in words:
+        if word.isdecimal() and int(word) >= 1 << 63:
+            raise ValueError(f"{word} is larger than any number of a command; write a smaller one")
+
+
+def _say(error: Exception) -> None:
+    """One sentence: with the name of the file where there is one, and without the stack that torch adds."""
+    text = str(error).split("\nException raised from")[0]
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}; write the name of another file, or of one that is there"
+    errors.print(f"thinwire: {text}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

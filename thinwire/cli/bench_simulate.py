@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thinwire.cli.bench import Json, Save
+from thinwire.cli.options import Json, Save
 from thinwire.cli.output import collect, reserve, show
 from thinwire.lab import bench_simulate as lab
 

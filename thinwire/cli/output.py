@@ -69,14 +69,19 @@ def keep(path: Path | None, rows: Sequence[Row]) -> None:
 
 
 def reserve(*paths: Path | None) -> None:
-    """Raise now, and not after minutes of work, when a file cannot be written."""
+    """Raise now, and not after minutes of work, when a file cannot be written; folders are made."""
     for path in filter(None, paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists()
-        with path.open("a"):
-            pass
-        if new:
-            path.unlink()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = not path.exists()
+            with path.open("a"):
+                pass
+            if new:
+                path.unlink()
+        except OSError as error:
+            raise ValueError(
+                f"{path} cannot be written ({error.strerror}); write the name of a file in a folder of yours"
+            ) from error
 
 
 def _cell(value: Any, spec: str) -> str:

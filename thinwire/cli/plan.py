@@ -14,6 +14,7 @@ import torch.distributed as dist
 import typer
 
 import thinwire as tw
+from thinwire.cli.options import Json, Save
 from thinwire.cli.output import errors, keep, line, reserve, say, show
 from thinwire.lab import bench_plan, plan_models, plan_verify
 from thinwire.lab.bench_hosts import FREE
@@ -24,8 +25,6 @@ from thinwire.planning.picture import check_plot
 from thinwire.planning.planner import METHODS
 from thinwire.planning.trial import MOST
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
 CELLS = {
     "method": "",
     "hosts": "d",
@@ -91,7 +90,7 @@ def plan(
     together = ranks_here()
     if together and rate is None and latency != LATENCY:
         raise ValueError(f"the link is measured under torchrun; write --rate 1gbit --latency {latency}")
-    known = rate or (None if together else "1gbit")
+    known = "1gbit" if rate is None and not together else rate
     network = None if known is None else tw.Network(known, latency)
     hosts = hosts if hosts is not None or together else 4
     if hosts is not None and hosts < 2:
@@ -163,6 +162,8 @@ def _print(found: Outlook) -> None:
     ]
     columns = ROWS | {"tried_ms": ",.1f"} if found.tried else ROWS
     show(rows, as_json=False, title=found.title, columns=columns)
+    for note in found.notes:
+        say(note)
     say(f"Take {found.recommended}: {found.reason}")
     say(ACCURACY)
 
@@ -179,7 +180,9 @@ def bench(
     save: Save = None,
 ) -> None:
     """Forecast steps between shaped hosts, then take them: the error of every cell."""
-    counts = [int(word) if word.isdecimal() else 0 for word in hosts.split(",")]
+    if not all(word.isdecimal() for word in hosts.split(",")):
+        raise ValueError(f"--hosts {hosts}: between how many? write --hosts 2,4,8")
+    counts = [int(word) for word in hosts.split(",")]
     methods = list(dict.fromkeys(method or bench_plan.METHODS))
     plan_models.check_device(device)
     job = bench_plan.Job(methods, params, rate.split(","), budget, batch, device=device)

@@ -52,7 +52,7 @@ def reproduce(
     if plot is not None:
         check_plot(plot)
     reserve(save, plot)
-    rows = _run(made, settings) if recorded is None else read(recorded)
+    rows = _run(made, settings) if recorded is None else _read(made, recorded)
     if save is not None:
         keep(save, rows)
         errors.print(f"{len(rows)} rows written to {save}", soft_wrap=True)
@@ -69,6 +69,19 @@ def reproduce(
     for trend in trends:
         if trend.holds is not None:
             typer.echo(_line(trend))
+
+
+def _read(made: Reproduction, path: Path) -> list[Row]:
+    """Recorded rows, if they are of this comparison."""
+    rows = read(path)
+    try:
+        made.summary(rows)
+        if rows:
+            return rows
+    except KeyError:  # a column of another comparison
+        pass
+    name = made.name
+    raise ValueError(f"{path} has no rows of {name}; write thinwire reproduce {name} --save {name}.csv")
 
 
 def _run(made: Reproduction, settings: Settings) -> list[Row]:

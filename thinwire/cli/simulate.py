@@ -89,6 +89,7 @@ def simulate(
     names = method or METHODS
     if trace is not None and (len(names) > 1 or task is not None):
         raise ValueError("a trace shows one method, by shapes; write thinwire simulate qsgd --trace qsgd.json")
+    _check_figures(workers, steps, racks, seconds, encode, decode)
     if oversubscription != 1 and racks == 1:
         raise ValueError("one rack shares no uplink; write --racks 4 --oversubscription 4")
     if task is not None:
@@ -180,6 +181,18 @@ def _whole(rank: float) -> int:
     if not rank.is_integer():
         raise ValueError(f"{rank} is no rank")
     return int(rank)
+
+
+def _check_figures(workers: int, steps: int, racks: int, seconds: float, encode: float, decode: float) -> None:
+    """Refuse what `foresee` and `simulate` would, in the words of the command line."""
+    for option, count, usual in (("workers", workers, 8), ("steps", steps, 10), ("racks", racks, 1)):
+        if count < 1:
+            raise ValueError(f"--{option} {count}: write --{option} {usual}, or another number from 1 on")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"--seconds {seconds:g}: write how long a step computes, such as --seconds {SECONDS}")
+    for option, cost in (("encode", encode), ("decode", decode)):
+        if not 0 <= cost < math.inf:
+            raise ValueError(f"--{option} {cost:g}: write nanoseconds per element, such as --{option} 1.5")
 
 
 def _check_numbers(**given: float | bool) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from thinwire.core.given import is_number, is_whole
 from thinwire.core.rates import bits_per_second, seconds
 
 LATENCY = "1ms"
@@ -46,22 +47,25 @@ class Network:
     oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.racks < 1:
-            raise ValueError(f"Network(racks={self.racks}): write 1 or more")
-        if not 0 < self.oversubscription < math.inf:
+        for name, value in (("racks", self.racks), ("ranks_per_host", self.ranks_per_host)):
+            if not is_whole(value, 1):
+                raise ValueError(f"Network({name}={value!r}): write 1 or more, a whole number")
+        if not is_number(self.oversubscription) or self.oversubscription == 0:
             raise ValueError(
-                f"Network(oversubscription={self.oversubscription}): write 4.0 for uplinks of a quarter of the rate "
-                "that the hosts of a rack have together"
+                f"Network(oversubscription={self.oversubscription!r}): write 4.0 for uplinks of a quarter of the "
+                "rate that the hosts of a rack have together"
             )
-        if self.ranks_per_host < 1:
-            raise ValueError(f"Network(ranks_per_host={self.ranks_per_host}): write 1 or more")
-        if not 0 <= self.delay < math.inf:
+        if not is_number(self.delay):
             raise ValueError(
                 f'Network(latency={self.latency!r}): write latency="1ms", or seconds that are not negative'
             )
-        for host in (-1, *self.slow):  # no host is -1, so that this is the rate of the others
-            if not self.bytes_per_second(host) > 0:
-                raise ValueError(f'Network(rate={self.slow.get(host, self.rate)!r}): write rate="1gbit", or bits > 0')
+        if not isinstance(self.slow, Mapping) or not all(map(is_whole, self.slow)):
+            raise ValueError(f'Network(slow={self.slow!r}): write slow={{3: "10mbit"}} for host 3')
+        for rate in (self.rate, *self.slow.values()):
+            if isinstance(rate, str):
+                bits_per_second(rate)  # refuses other words
+            elif not (rate is None or rate == math.inf or (is_number(rate) and rate > 0)):
+                raise ValueError(f'Network(rate={rate!r}): write rate="1gbit", or bits > 0')
 
     @property
     def delay(self) -> float:

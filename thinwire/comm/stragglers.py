@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import final
 
+from thinwire.core.given import is_number, is_whole
+
 NORMAL = NormalDist()
 
 
@@ -37,8 +39,10 @@ class Constant(Stragglers):
     factors: Mapping[int, float]
 
     def __post_init__(self) -> None:
+        instead = "Constant({3: 2.0}) for a rank that takes twice as long"
+        _check(f"Constant({self.factors!r})", isinstance(self.factors, Mapping), instead)
         for rank, factor in self.factors.items():
-            _check(f"Constant({{{rank}: {factor!r}}})", factor >= 0, "{3: 2.0} for a rank that takes twice as long")
+            _check(f"Constant({{{rank!r}: {factor!r}}})", is_whole(rank) and is_number(factor), instead)
 
     def factor(self, rank: int, turn: int, seed: int) -> float:
         return self.factors.get(rank, 1.0)
@@ -70,7 +74,7 @@ class ShiftedExponential(Stragglers):
     scale: float
 
     def __post_init__(self) -> None:
-        _check(f"ShiftedExponential(scale={self.scale!r})", self.scale >= 0, "scale=0.5 for 1.5 on average")
+        _check(f"ShiftedExponential(scale={self.scale!r})", is_number(self.scale), "scale=0.5 for 1.5 on average")
 
     def factor(self, rank: int, turn: int, seed: int) -> float:
         return 1 - self.scale * math.log(uniform(rank, turn, seed))
@@ -84,7 +88,7 @@ class LogNormal(Stragglers):
     sigma: float
 
     def __post_init__(self) -> None:
-        _check(f"LogNormal(sigma={self.sigma!r})", self.sigma >= 0, "sigma=0.3")
+        _check(f"LogNormal(sigma={self.sigma!r})", is_number(self.sigma), "sigma=0.3")
 
     def factor(self, rank: int, turn: int, seed: int) -> float:
         return math.exp(self.sigma * NORMAL.inv_cdf(uniform(rank, turn, seed)) - self.sigma**2 / 2)
@@ -100,7 +104,8 @@ class Transient(Stragglers):
 
     def __post_init__(self) -> None:
         what = f"Transient(probability={self.probability!r}, times={self.times!r})"
-        _check(what, 0 <= self.probability <= 1 and self.times >= 0, "Transient(0.1, 5.0)")
+        legal = is_number(self.probability) and self.probability <= 1 and is_number(self.times)
+        _check(what, legal, "Transient(0.1, 5.0)")
 
     def factor(self, rank: int, turn: int, seed: int) -> float:
         return self.times if uniform(rank, turn, seed) < self.probability else 1.0
@@ -108,8 +113,8 @@ class Transient(Stragglers):
 
 def uniform(rank: int, turn: int, seed: int) -> float:
     """A number in (0, 1), the same for the same key on every machine."""
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed={seed}: write seed=0, or another number that is not negative, below 2**64")
+    if not is_whole(seed) or seed >= 1 << 64:
+        raise ValueError(f"seed={seed!r}: write seed=0, or another number that is not negative, below 2**64")
     digest = hashlib.blake2b(struct.pack("<QQQ", seed, rank, turn), digest_size=8).digest()
     return ((int.from_bytes(digest, "little") >> 12) + 0.5) / (1 << 52)
 

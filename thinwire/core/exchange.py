@@ -189,6 +189,10 @@ class Exchange(Config, ABC):
             'write tw.simulate(method, "digits", workers=16), or thinwire simulate METHOD --task digits'
         )
 
+    def rounds(self) -> tuple[tuple[float, Exchange], ...]:
+        """The kinds of rounds that it has: the share of each, and an exchange that has rounds of that kind alone."""
+        return ((1.0, self),)
+
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """The groups of ranks that talk among themselves, besides the group of all."""
         return []

@@ -26,8 +26,12 @@ ROWS = 100  # of one thread, at most
 
 
 def write_trace(path: Path | str, spans: Mapping[int, Iterable[Span]]) -> int:
-    """Write the spans of workers, by rank; returns how many events there are. The first span begins at 0."""
+    """Write the spans of workers, by rank; returns how many events there are. The first span begins at 0.
+
+    Folders of the path are made.
+    """
     events = trace_events(spans)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
     return len(events)
 

@@ -23,7 +23,7 @@ for mini-batches it is the last batch's, so that changes hold the noise of two b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from thinwire.core.types import Context, Key, Layout, State
 
 COIN = 255  # the hop that no payload has: its noise is the coin's
+SELDOM = 2.0**-33  # a probability with which the coin shows heads only where it is 0
 
 
 @final
@@ -92,6 +93,12 @@ class Marina(Wrapper):
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """The last vector of this rank, and the estimate of all."""
         return {"send.last": Slot(), "recv.estimate": Slot(replicated=True)}
+
+    def rounds(self) -> tuple[tuple[float, Exchange], ...]:
+        """Heads, and tails."""
+        if self.p == 1:
+            return ((1.0, self),)
+        return ((self.p, replace(self, p=1.0)), (1 - self.p, replace(self, p=SELDOM)))
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The estimate of the mean over ranks."""

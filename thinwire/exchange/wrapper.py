@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from thinwire.core.config import replaced
 from thinwire.core.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -125,6 +126,10 @@ class Wrapper(Exchange):
     def check(self, n: int) -> None:
         """Refuse what the inner exchange refuses."""
         self.inner.check(n)
+
+    def rounds(self) -> tuple[tuple[float, Exchange], ...]:
+        """Around those of the inner exchange."""
+        return tuple((share, replaced(self, self.inner, kind)) for share, kind in self.inner.rounds())
 
     def groups(self, size: int) -> list[tuple[int, ...]]:
         """Those of the inner exchange."""

@@ -90,7 +90,7 @@ class Job:
 
     def check(self, hosts: int) -> None:
         """Raise a ValueError for settings that cannot be measured."""
-        if self.params < 1 or self.turns < 1 or self.batch < 1 or self.budget <= 0:
+        if self.params < 1 or self.turns < 1 or self.batch < 1 or not 0 < self.budget < math.inf:
             raise ValueError(
                 "params, repeats, batch and budget are positive numbers; write --params 25165824 --repeats 3"
             )

@@ -41,10 +41,10 @@ from thinwire.lab.net.shaping import congestion
 from thinwire.lab.records import Row, quantiles
 from thinwire.planning import between
 from thinwire.planning.alone import LARGE
+from thinwire.planning.choice import Took, choose
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import Contestant
-from thinwire.planning.link import LANES
-from thinwire.planning.outlook import ALIKE, CLOSE, Setting, choose
+from thinwire.planning.outlook import Setting
 from thinwire.planning.pause import SECONDS, Pause
 from thinwire.planning.planner import steps_of
 from thinwire.planning.profile import measured
@@ -131,11 +131,10 @@ Tried = dict[tuple[str, str], float]  # milliseconds by method and rate
 def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting], list[Contestant], Tried]:
     """The setting at each rate, the contestants, before any has taken a step, and then some steps of the best."""
     n = dist.get_world_size()
-    lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
     company = Company.of_group()
     reshape(FREE)
     tell("sockets")
-    sockets = between.sockets(lanes[0])
+    sockets = between.sockets(company.lanes[0])
     makes = steps_of(batch(job.params, job.batch).to(job.device), None, None)
     profile = measured(net, makes, sockets=sockets, company=company, rivals=job.rivals, say=tell)
     computing = profile.computing.slowest(company.slowest(profile.computing.steps))
@@ -143,7 +142,7 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
     for rate in job.rates:
         tell(f"the link at {rate}")
         reshape(rate)
-        link = between.link(lanes, sockets, bits_per_second(rate))
+        link = between.link(company.lanes, sockets, bits_per_second(rate))
         settings[rate] = Setting(n, link, computing, profile.sockets, together=True)
     fastest = max(job.rates, key=bits_per_second)
     reshape(fastest)
@@ -157,7 +156,8 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
         reshape(rate)
         assert profile.stage is not None
         names = finalists({one.name: setting.seconds(one) for one in contestants}, job.tries)
-        times = trial(names, profile.stage, methods, tell)
+        settled = {name: profile.settled(one).method for name, one in methods.items()}
+        times = trial(names, profile.stage, settled, tell)
         tried |= {(name, rate): 1e3 * seconds for name, seconds in times.items()}
     reshape(FREE)
     return settings, contestants, tried
@@ -219,7 +219,7 @@ def _row(one: Contestant, setting: Setting, rate: str, cell: Cell, job: Job) -> 
         "step_ms_p20": 1e3 * low,
         "step_ms_p80": 1e3 * high,
         "error": predicted / middle - 1,
-        "binds": replayed.binds,
+        "binds": setting.binds(one),
         "sent_bytes": round(one.sent(setting.hosts)),
         "codec_ms": 1e3 * one.codec,
         "overhead_ms": 1e3 * one.overhead,
@@ -284,10 +284,12 @@ def choices(rows: Sequence[Row], *, by_steps: bool = True) -> list[tuple[Row, Ro
     found = []
     for cell in dict.fromkeys((row["hosts"], row["rate"]) for row in rows):
         here = [row for row in rows if (row["hosts"], row["rate"]) == cell]
-        tried = [row for row in here if row.get("tried_ms")] if by_steps else []
-        what, close = ("tried_ms", ALIKE) if tried else ("predicted_ms", CLOSE)
-        times = {row["method"]: (row[what], row["codec_ms"] + row["overhead_ms"]) for row in tried or here}
-        name = choose(times, close)
+        name = choose({row["method"]: _took(row, by_steps=by_steps) for row in here}).method
         chosen = next(row for row in here if row["method"] == name)
         found.append((chosen, min(here, key=lambda row: row["step_ms"])))
     return found
+
+
+def _took(row: Row, *, by_steps: bool) -> Took:
+    tried = row.get("tried_ms") if by_steps else None
+    return Took(row["predicted_ms"], row["codec_ms"] + row["overhead_ms"], tried or None)  # older rows have none

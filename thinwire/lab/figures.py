@@ -17,13 +17,15 @@ from thinwire.lab import (
     bench_eta,
     bench_gpu,
     checksum_table,
+    congestion_table,
     drawings,
     language_table,
+    overlap_table,
     plan_table,
     race_table,
     scatter_table,
 )
-from thinwire.lab.markdown import table, where
+from thinwire.lab.markdown import RIVALS, contestant, table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS, model_error
 from thinwire.lab.stragglers import pages as stragglers
@@ -43,12 +45,6 @@ HOSTS_GPU = (
 STEP_GPU = "thinwire bench step --local --device cuda --repeats 6{}"
 RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s", "10gbit": "step at 10 Gbit/s"}
 SPELLED = {"ecq-sgd": "ecq-sgd:exchange=scatter-gather,code=rans"}  # rows of step-hosts are older than this default
-RIVALS = {
-    "no communication": "no communication",
-    "ddp": "DDP",
-    "ddp fp16": "DDP, fp16 hook",
-    "ddp powersgd-4": "DDP, PowerSGD hook, rank 4",
-}
 
 
 def _quantisers(rows: Rows) -> str:
@@ -83,7 +79,7 @@ def training(data: Path) -> str:
         ]
         for r in rows
     ]
-    head = ["method", "test accuracy", "sent by a worker", "less than float32"]
+    head = ["method", "test accuracy", "sent per worker", "less than float32"]
     return table(head, body) + where(rows[0], "thinwire demo")
 
 
@@ -155,7 +151,7 @@ def hosts(file: str, command: str, data: Path) -> str:
     body = [
         [
             r["rate"],
-            _contestant(r["method"]),
+            contestant(r["method"]),
             f"{float(r['step_ms']):.0f}",
             f"{float(r['step_ms_p20']):.0f} to {float(r['step_ms_p80']):.0f}",
             f"{float(r['tx_bits_per_param']):.2f}",
@@ -183,7 +179,7 @@ def speedup(file: str, command: str, data: Path) -> str:
         for rate in rates:
             cells += [f"{float(some[rate]['step_ms']):,.0f} ms", f"{float(some[rate]['speedup_over_ddp']):.1f}x"]
         bits = fmean(float(r["tx_bits_per_param"]) for r in some.values())
-        body.append([_contestant(name), f"{bits:.1f}", *cells])
+        body.append([contestant(name), f"{bits:.1f}", *cells])
     head = [
         "method",
         "bits sent per parameter",
@@ -197,11 +193,6 @@ def _command(rows: Rows, command: str) -> str:
     names = dict.fromkeys(r["method"] for r in rows)
     methods = ((SPELLED if command == HOSTS else {}).get(name, name) for name in names if name not in RIVALS)
     return where(rows[0], command.format("".join(f" --method {name}" for name in methods)))
-
-
-def _contestant(name: str) -> str:
-    """Method ids as code, DDP's hooks in words."""
-    return RIVALS.get(name, f"`{name}`")
 
 
 def kernels(data: Path) -> str:
@@ -348,6 +339,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "regions": lambda data: race_table.page_regions(data / "race-outer.csv"),
     "reduce-scatter": lambda data: scatter_table.page(data / "reduce-scatter.csv"),
     **plan_table.TABLES,
+    "overlap": lambda data: overlap_table.page(data / "step-planned.csv"),
+    "congestion": lambda data: congestion_table.page(data / "congestion.csv"),
     "model-error": lambda data: model_error.sentence(read(data / "scaling.csv")),
     **stragglers.TABLES,
     **{

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+RIVALS = {
+    "no communication": "no communication",
+    "ddp": "DDP",
+    "ddp fp16": "DDP, fp16 hook",
+    "ddp powersgd-4": "DDP, PowerSGD hook, rank 4",
+}
+
+
+def contestant(name: str) -> str:
+    """Method ids as code, DDP's hooks in words."""
+    return RIVALS.get(name, f"`{name}`")
+
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
     """A Markdown table; the first `left` columns are words, the others numbers."""

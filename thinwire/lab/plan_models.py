@@ -22,6 +22,7 @@ from thinwire.sim.models import MODELS
 
 PARAMS = 8 << 20
 BATCH = 4
+MOST_BUILT = 10**11  # parameters, or samples, that no machine has the memory for
 BUILT = ("mlp",)
 
 
@@ -43,8 +44,10 @@ class Wanted:
     def check(self) -> None:
         """Raise a ValueError for what cannot be planned."""
         if self.built:
-            if self.params < 1 or (self.batch is not None and self.batch < 1):
-                raise ValueError("params and batch are positive numbers; write --params 8388608 --batch 4")
+            if not all(1 <= size <= MOST_BUILT for size in (self.params, self.batch or BATCH)) or self.batch == 0:
+                raise ValueError(
+                    f"params and batch are positive numbers up to {MOST_BUILT:,}; write --params 8388608 --batch 4"
+                )
             if self.computing is not None:
                 raise ValueError(f"how long {self.name} computes is measured; leave --computing out")
             check_device(self.device)

@@ -6,8 +6,9 @@ Without these checks the error would come from the first step that is measured, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from thinwire.comm.network import Network
+from thinwire.core.given import is_whole
 from thinwire.core.method import Method
 from thinwire.planning.company import Company
 
@@ -30,7 +32,7 @@ def drawing_nothing() -> Iterator[None]:
         yield
 
 
-def check_asked(model: Any, loss: Any, hosts: Any, methods: Any) -> None:
+def check_asked(model: Any, loss: Any, hosts: Any, methods: Any, tries: Any, say: Any) -> None:
     """Refuse what is of another type than `tw.plan` takes."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"plan takes a torch.nn.Module; got {type(model).__name__}: write tw.plan(model, batch, ...)")
@@ -38,11 +40,17 @@ def check_asked(model: Any, loss: Any, hosts: Any, methods: Any) -> None:
         raise ValueError("the model has no parameters, so that there is nothing to send; plan one that is trained")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss={loss!r} is no function; write loss=torch.nn.functional.cross_entropy")
+    if not callable(say):
+        raise TypeError(f"say={say!r} is no function; write say=print, or leave it out")
+    if not is_whole(tries):
+        raise ValueError(f"tries={tries!r}: how many methods take real steps? write tries=4, or tries=0 for none")
     if hosts is not None and not isinstance(hosts, Integral):
         raise TypeError(f"hosts={hosts!r} is no number of hosts; write tw.plan(model, batch, hosts=16)")
     if isinstance(methods, str | Method):
         one = methods if isinstance(methods, str) else methods.id
         raise TypeError(f"methods is a list; write methods=[{one!r}]")
+    if not isinstance(methods, Iterable):
+        raise TypeError(f'methods={methods!r} is no list; write methods=["qsgd", "topk"]')
 
 
 def check_link(network: Network) -> None:
@@ -64,6 +72,28 @@ def check_alike(company: Company, methods: Sequence[Method], hosts: int, link: o
         )
 
 
+def check_names(net: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuse a dict whose names the model does not take."""
+    try:
+        signature(net.forward).bind(**batch)
+    except TypeError as error:
+        raise TypeError(
+            f"the batch is a dict, which goes to {type(net).__name__} as model(**batch): {error}; where the model "
+            "takes the dict itself, write tw.plan(model, (batch, targets), loss=...)"
+        ) from None
+
+
+def check_optimizer(make: Any) -> None:
+    """Refuse what does not make an optimizer."""
+    if isinstance(make, Optimizer):
+        raise TypeError(
+            f"optimizer={type(make).__name__}(...) holds the parameters of one model, and copies are trained; "
+            f"write optimizer=lambda parameters: torch.optim.{type(make).__name__}(parameters, ...)"
+        )
+    if make is not None and not callable(make):
+        raise TypeError(f"optimizer={make!r} is no function; write optimizer=lambda ps: torch.optim.Adam(ps)")
+
+
 def optimizer_of(net: nn.Module, make: Makes | None) -> Optimizer:
     """The optimizer of the parameters that are trained; plain SGD unless `make` says otherwise."""
     chosen = [p for p in net.parameters() if p.requires_grad]
@@ -73,11 +103,6 @@ def optimizer_of(net: nn.Module, make: Makes | None) -> Optimizer:
         )
     if make is None:
         return SGD(chosen, lr=1e-3)
-    if isinstance(make, Optimizer):
-        raise TypeError(
-            f"optimizer={type(make).__name__}(...) holds the parameters of one model, and copies are trained; "
-            f"write optimizer=lambda parameters: torch.optim.{type(make).__name__}(parameters, ...)"
-        )
     made = make(chosen)
     if not isinstance(made, Optimizer):
         raise TypeError(f"optimizer returned {type(made).__name__}; write optimizer=lambda ps: torch.optim.Adam(ps)")

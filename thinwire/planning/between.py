@@ -17,9 +17,9 @@ The slowest rank counts.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -158,14 +158,14 @@ def _crowds(
 
 def _crowd(drivers: Sequence[Processes], ask: Ask, n: int, group: dist.ProcessGroup) -> float:
     """Seconds until the last of all lanes has ended, on the slowest rank."""
-    threads = [threading.Thread(target=_ready(driver, ask, n)) for driver in drivers]
-    _rest(group)
-    start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return _largest(time.perf_counter() - start, group)
+    requests = [_ready(driver, ask, n) for driver in drivers]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        _rest(group)
+        start = time.perf_counter()
+        for ended in [pool.submit(request) for request in requests]:
+            ended.result()
+        taken = time.perf_counter() - start
+    return _largest(taken, group)
 
 
 def _rest(group: dist.ProcessGroup) -> None:
@@ -199,13 +199,13 @@ def _loaded(driver: Processes, beside: Processes, ask: Ask, n: int, group: dist.
     went: list[float] = []
     large, small = _ready(driver, ask, n), _ready(beside, Ask("ring", SMALL * 4), n)
     dist.barrier(group)
-    thread = threading.Thread(target=_twice, args=(large,))
-    thread.start()
-    for _ in range(LOADED):  # equally many on all ranks, whatever their clocks say
-        start = time.perf_counter()
-        small()
-        went.append((time.perf_counter() - start) / (2 * (n - 1)))
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(_twice, large)
+        for _ in range(LOADED):  # equally many on all ranks, whatever their clocks say
+            start = time.perf_counter()
+            small()
+            went.append((time.perf_counter() - start) / (2 * (n - 1)))
+        ended.result()
     return _largest(median(went), group)
 
 

@@ -12,11 +12,14 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
 import torch
 import torch.distributed as dist
 
+from thinwire.planning.link import LANES
+
+T = TypeVar("T")
 Reduction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -29,6 +32,7 @@ class Company:
     here: int = 1
     everybody: dist.ProcessGroup | None = None
     mates: dist.ProcessGroup | None = None  # those on this machine, where there are several
+    lanes: tuple[dist.ProcessGroup, ...] = ()  # of everybody, for what travels at the same time
 
     @classmethod
     def of_group(cls) -> Company:
@@ -41,7 +45,7 @@ class Company:
             made = dist.new_group(ranks, backend="gloo") if len(ranks) > 1 else None
             if one == mine:
                 here, mates = len(ranks), made
-        return cls(here, everybody, mates)
+        return cls(here, everybody, mates, tuple(dist.new_group(backend="gloo") for _ in range(LANES)))
 
     def together(self) -> None:
         """Wait for everybody."""
@@ -60,6 +64,13 @@ class Company:
     def typical(self, values: Sequence[float]) -> list[float]:
         """The median of all ranks, value by value; of an even number of ranks, the mean of the two in the middle."""
         return self._reduced(values, lambda found: found.quantile(0.5, dim=0))
+
+    def of_first(self, mine: T) -> T:
+        """What rank 0 has."""
+        told = [mine]
+        if self.everybody is not None:
+            dist.broadcast_object_list(told, 0, group=self.everybody)
+        return told[0]
 
     def agree(self, what: object) -> bool:
         """Whether `what` reads the same on all ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
@@ -57,10 +57,18 @@ class Contestant:
     beside: float = 1.0
     disturbed: float = 1.0
     memory: int = 0  # bytes that a rank keeps between steps
+    instead: tuple[tuple[float, Contestant], ...] = ()  # the share of rounds that are of another kind, and those
+    note: str = ""  # what was assumed
+
+    @property
+    def kinds(self) -> list[tuple[float, Contestant]]:
+        """All kinds of rounds, with the share of each; figures of a step are means over them."""
+        own = replace(self, instead=())
+        return [(1 - sum(share for share, _ in self.instead), own), *self.instead]
 
     def sent(self, ranks: int) -> float:
         """Bytes per rank and step."""
-        return sum(ask.sent(ranks) for ask in self.asks) / self.every
+        return sum(share * sum(ask.sent(ranks) for ask in kind.asks) / kind.every for share, kind in self.kinds)
 
     @property
     def asks(self) -> list[Ask]:
@@ -77,7 +85,7 @@ class Contestant:
     @property
     def codec(self) -> float:
         """Seconds of encoding and decoding per step, if nothing else runs."""
-        return sum(script.seconds for one in self.sendings for script in one.scripts) / self.every
+        return sum(share * sum(script.seconds for script in kind.scripts) / kind.every for share, kind in self.kinds)
 
     @property
     def busy(self) -> float:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import torch
 
+from thinwire.core.by_id import method as by_id
 from thinwire.core.rates import HIGHEST, LOWEST
+from thinwire.planning.choice import Took, choose
 from thinwire.planning.replay import Place, Replayed, replay
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
 
 BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
-CLOSE = 0.05  # of the step: forecasts that differ by less than that are equal
-ALIKE = 0.02  # and real steps
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
@@ -49,6 +50,7 @@ class Row:
     busy_ms: float  # all that the processor does besides training: codecs, copies, casts
     speedup: float  # over DDP in float32
     tried_ms: float | None = None  # of real steps between these hosts, where some were taken to choose by
+    note: str = ""  # what was assumed of the method
 
 
 @final
@@ -78,8 +80,13 @@ class Setting:
         return replay(one.acts(self.computing, slower, again=self.link.burst > 0), place)
 
     def seconds(self, one: Contestant, slower: float = 1.0) -> float:
-        """Of a step."""
-        return self.replay(one, slower).step / one.steps
+        """Of a step; of all kinds of rounds, the mean."""
+        return sum(share * self.replay(kind, slower).step / kind.steps for share, kind in one.kinds)
+
+    def binds(self, one: Contestant, slower: float = 1.0) -> str:
+        """What takes most of a step, of the kind of rounds that takes most of the time."""
+        replays = [(share, self.replay(kind, slower)) for share, kind in one.kinds]
+        return max(replays, key=lambda found: found[0] * found[1].step)[1].binds
 
     def slowness(self) -> list[float]:
         """By how much computing takes longer than its median, at each level, on the slowest of the hosts."""
@@ -105,8 +112,13 @@ class Outlook:
     here: int = 1  # ranks that shared the machine that measured
 
     def row(self, method: str) -> Row:
-        """The row of a method."""
-        return next(row for row in self.rows if row.method == method)
+        """The row of a method, by its id, or by the name that DDP or one of its hooks has here."""
+        known = {row.method: row for row in self.rows}
+        with suppress(ValueError):  # "qsgd:bits=4" is "qsgd"
+            method = method if method in known else by_id(method).id
+        if method not in known:
+            raise ValueError(f"there is no row of {method!r}; write one of {', '.join(map(repr, known))}")
+        return known[method]
 
     @property
     def tried(self) -> bool:
@@ -120,6 +132,11 @@ class Outlook:
         )
         chosen, reason = recommend(rows)
         return replace(self, rows=rows, recommended=chosen, reason=reason)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed of single methods, a sentence each."""
+        return [f"{row.method} {row.note}." for row in self.rows if row.note]
 
     @property
     def title(self) -> str:
@@ -169,7 +186,7 @@ class Outlook:
         for line in (head, *body):
             cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
             lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, f"Take {self.recommended}: {self.reason}", ACCURACY])
+        return "\n".join([*lines, *self.notes, f"Take {self.recommended}: {self.reason}", ACCURACY])
 
 
 def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
@@ -186,13 +203,14 @@ def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
                 low,
                 middle,
                 high,
-                setting.replay(one, slowness[1]).binds,
+                setting.binds(one, slowness[1]),
                 None if one is base else pays_below(setting, one, base),
                 round(one.sent(setting.hosts)),
                 one.memory,
                 1e3 * one.codec,
                 1e3 * one.busy,
                 times[BASE][1] / times[one.name][1],
+                note=one.note,
             )
         )
     rows.sort(key=lambda row: row.step_ms)
@@ -229,37 +247,26 @@ def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | N
     return math.exp(low)
 
 
-def choose(times: Mapping[str, tuple[float, float]], close: float = CLOSE) -> str:
-    """The method to take, of the times of their steps and what the processor does in them besides training.
-
-    What the link takes was measured on the link, and stays so; what the processor takes depends on what else runs on
-    the machine. Of times that are as good as equal, the one counts that asks least of the processor.
-    """
-    fastest = min(step for step, _ in times.values())
-    near = [name for name, (step, _) in times.items() if step <= fastest * (1 + close)]
-    return min(near, key=lambda name: (times[name][1], times[name][0]))
-
-
 def recommend(rows: Sequence[Row]) -> tuple[str, str]:
-    """What `choose` says, and why: by real steps where some were taken, otherwise by forecasts."""
-    tried = {row.method: (row.tried_ms, row.busy_ms) for row in rows if row.tried_ms is not None}
-    forecasts = {row.method: (row.step_ms, row.busy_ms) for row in rows}
-    chosen = choose(tried, ALIKE) if tried else choose(forecasts)
-    times = tried or forecasts
-    first, one = min(times, key=lambda name: times[name][0]), next(row for row in rows if row.method == chosen)
+    """What `choose` says, and why."""
+    found = choose({row.method: Took(row.step_ms, row.busy_ms, row.tried_ms) for row in rows})
+    chosen, times = found.method, found.times
+    first, one = min(times, key=lambda name: times[name]), next(row for row in rows if row.method == chosen)
     base = next((row for row in rows if row.method == BASE), one)
     if one is base:
-        faster = ALIKE if tried else CLOSE
-        why = f"{_NAMED[base.binds]} binds its step, and no method is more than {faster:.0%} faster; nothing is lost."
+        why = (
+            f"{_NAMED[base.binds]} binds its step, and no method is more than {found.close:.0%} faster; "
+            "nothing is lost."
+        )
         return chosen, why
-    less, taken = base.sent_bytes / max(1, one.sent_bytes), times[chosen][0]
+    less = base.sent_bytes / max(1, one.sent_bytes)
     why = (
         f"{_NAMED[base.binds]} binds DDP's step of {base.step_ms:,.1f} ms; with {less:,.1f} times fewer bytes "
-        f"it takes {taken:,.1f} ms{' in real steps' if tried else ''}, and {_BOUND[one.binds]}"
+        f"it takes {times[chosen]:,.1f} ms{' in real steps' if found.tried else ''}, and {_BOUND[one.binds]}"
     )
     if first != chosen:
-        took = "took" if tried else "is forecast to take"
-        why += f" {first} {took} {times[first][0]:,.1f} ms, but asks more of the processor."
+        took = "took" if found.tried else "is forecast to take"
+        why += f" {first} {took} {times[first]:,.1f} ms, but asks more of the processor."
     return chosen, why
 
 

@@ -24,8 +24,9 @@ def check_plot(path: Path) -> None:
 
 
 def draw(found: Outlook, path: Path) -> None:
-    """A .svg, .png or .pdf file."""
+    """A .svg, .png or .pdf file; folders of its path are made."""
     check_plot(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(9.6, 5.6))
     axes.set_xscale("log")

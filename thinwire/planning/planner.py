@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import astuple, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +20,8 @@ from thinwire.planning.asked import (
     check_alike,
     check_asked,
     check_link,
+    check_names,
+    check_optimizer,
     drawing_nothing,
     loss_of,
     optimizer_of,
@@ -24,10 +29,11 @@ from thinwire.planning.asked import (
 )
 from thinwire.planning.company import Company
 from thinwire.planning.contestant import check
-from thinwire.planning.link import LANES, Cost, Link, Sockets, loopback
+from thinwire.planning.link import Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
 from thinwire.planning.trial import MOST, finalists, trial
+from thinwire.planning.watched import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,15 +76,14 @@ def plan(
     say            is told what is being measured
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
-    ranks call this at the same time, and the outlook of rank 0 counts.
+    ranks call this at the same time, and the outlook of rank 0 counts; PeerError names a rank that is lost meanwhile.
     """
-    check_asked(model, loss, hosts, methods)
-    known = [by_id(one) if isinstance(one, str) else one for one in methods]
-    for one in known:
+    check_asked(model, loss, hosts, methods, tries, say)
+    asked = [by_id(one) if isinstance(one, str) else one for one in methods]
+    for one in asked:
         check_method_type(one, "tw.plan(model, batch, methods=[{}])")
         check(one)
-    if tries < 0:
-        raise ValueError(f"tries={tries}: how many methods take real steps? write tries={MOST}, or tries=0 for none")
+    known = list({one.id: one for one in asked}.values())  # "qsgd" and "qsgd:bits=4" are the same
     many = dist.is_initialized() and dist.get_world_size() > 1
     hosts = hosts if hosts is not None else dist.get_world_size() if many else None
     if hosts is None or hosts < 2:
@@ -87,21 +92,20 @@ def plan(
         raise ValueError(
             'no process group is initialised whose link could be measured; write link=tw.Network("1gbit", "1ms")'
         )
-    if many:
-        say = _together(say)
     makes = steps_of(sample_batch, loss, optimizer)
-    company = Company.of_group() if many else Company()
-    check_alike(company, known, hosts, link)
-    found, sockets = _link(link, company, say)
-    profile = measured(model, makes, sockets=sockets, company=company, say=say)
-    together = many and hosts == dist.get_world_size()
-    if together:
-        profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
-    setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
-    if not (together and link is None):
-        return outlook_of(profile, setting, known)
-    profile.gauge(setting)
-    return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
+    with watched() if many else nullcontext(Company()) as company:
+        say = _together(say, company)
+        check_alike(company, known, hosts, link)
+        found, sockets = _link(link, company, say)
+        profile = measured(model, makes, sockets=sockets, company=company, say=say)
+        together = many and hosts == dist.get_world_size()
+        if together:
+            profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
+        setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
+        if not (together and link is None):
+            return outlook_of(profile, setting, known)
+        profile.gauge(setting)
+        return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
@@ -114,11 +118,12 @@ def _tried(found: Outlook, profile: Profile, methods: Sequence[Method], tries: i
     """With real steps of those between which the forecasts cannot decide."""
     assert profile.stage is not None  # there are hosts
     names = finalists({row.method: row.step_ms for row in found.rows}, tries)
-    return found.after(trial(names, profile.stage, {one.id: one for one in methods}, say))
+    return found.after(trial(names, profile.stage, {one.id: profile.settled(one).method for one in methods}, say))
 
 
 def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None) -> Makes:
     """What a step of training is, for any copy of the model."""
+    check_optimizer(optimizer)
     pair = isinstance(batch, tuple | list) and len(batch) == 2
     if loss is None and pair:
         raise ValueError(
@@ -127,8 +132,8 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
     named = isinstance(batch, Mapping)
     if not (pair or named or isinstance(batch, torch.Tensor)):
         raise TypeError(
-            f"sample_batch is a tensor, a pair of inputs and targets, or a dict; got {type(batch).__name__}: "
-            "write tw.plan(model, (inputs, targets), loss=...)"
+            f"sample_batch is a tensor, a pair of inputs and targets, or a dict; got {_kind(batch)}: "
+            "write tw.plan(model, (inputs, targets), loss=...), or a dict where there are several inputs"
         )
     inputs, targets = batch if pair else (batch, None)
 
@@ -139,6 +144,8 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
 
     def makes(net: nn.Module) -> tuple[Step, Optimizer]:
         made = optimizer_of(net, optimizer)
+        if named:
+            check_names(net, inputs)
 
         def step() -> None:
             made.zero_grad()
@@ -149,6 +156,10 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         return step, made
 
     return makes
+
+
+def _kind(batch: Any) -> str:
+    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
 
 
 def _own_loss(out: Any) -> Tensor:
@@ -166,9 +177,8 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
     """The link and what it costs a host: measured where there are hosts, otherwise what is said of it."""
     if link is None:
         say("the link")
-        lanes = [dist.new_group(backend="gloo") for _ in range(LANES)]
         known = _slowest(loopback(), company)  # between the hosts, it could not be told from what the link takes
-        return between.link(lanes, known), known
+        return between.link(company.lanes, known), known
     network = Network(link) if isinstance(link, str) else link
     if not isinstance(network, Network):
         raise TypeError(f'link={link!r}: write link=tw.Network("1gbit", "1ms")')
@@ -180,15 +190,15 @@ def _link(link: Network | str | None, company: Company, say: Say) -> tuple[Link,
 def _slowest(known: Sockets, company: Company) -> Sockets:
     """What sending costs the slowest of the hosts; the same on all ranks, which then measure the same."""
     costs = [known.ring, known.ring16, known.trade, known.half]
-    figures = iter(company.slowest([figure for cost in costs for figure in (cost.round, cost.byte, cost.cpu)]))
-    return Sockets(*(Cost(next(figures), next(figures), next(figures)) for _ in costs))
+    figures = iter(company.slowest([figure for cost in costs for figure in astuple(cost)]))
+    return Sockets(*(Cost(*islice(figures, len(fields(Cost)))) for _ in costs))
 
 
-def _together(say: Say) -> Say:
+def _together(say: Say, company: Company) -> Say:
     """Ranks that share a machine measure the same at the same time, as they will train."""
 
     def said(text: str) -> None:
-        dist.barrier()
+        company.together()
         say(text)
 
     return said

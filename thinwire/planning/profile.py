@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
+from thinwire.core.per_tensor import PerTensor
 from thinwire.engine.plan import plan_of
 from thinwire.planning import gauge
 from thinwire.planning.alone import ENGINE, overheads
@@ -30,6 +31,7 @@ from thinwire.planning.record import EXACT, Recorded, record, record_agreement, 
 from thinwire.planning.rivals import RIVALS, width_of
 from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import Script, Work
+from thinwire.planning.settled import Settled, settled
 from thinwire.planning.stage import Stage
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class Profile:
     device: Device = field(default_factory=Host)
     width: int = 4  # bytes of a number of the gradients, as DDP sums them
     stage: Stage | None = None  # where real steps are taken between hosts
+    _settled: dict[str, Settled] = field(default_factory=dict)
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
@@ -99,8 +102,25 @@ class Profile:
             self.spent[ENGINE] = max(0.0, seconds)
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
-        """A method on so many ranks, measured now."""
+        """A method on so many ranks, measured now: each kind of its rounds."""
         self.say(method.id)
+        found = self.settled(method)
+        kinds = [
+            (share, self._kind(replace(found.method, exchange=exchange), ranks))
+            for share, exchange in found.method.exchange.rounds()
+        ]
+        _, usual = kinds.pop()
+        return replace(usual, name=method.id, instead=tuple(kinds), note=found.note)
+
+    def settled(self, method: Method) -> Settled:
+        """A method as it is after some time, and what was assumed of it."""
+        if method.id not in self._settled:
+            grads = self.grads if self.step is not None else None  # from shapes alone there are no real ones
+            self._settled[method.id] = settled(method, self.computing.items, grads, self.company)
+        return self._settled[method.id]
+
+    def _kind(self, method: Method, ranks: int) -> Contestant:
+        """A method whose rounds are all of one kind."""
 
         def recorded(method: Method, parcel: Parcel) -> Recorded:
             return self._recorded(method, parcel, ranks)
@@ -118,7 +138,7 @@ class Profile:
 
     def _recorded(self, method: Method, parcel: Parcel, ranks: int) -> Recorded:
         """Buckets of equal shapes are measured once."""
-        which = (method.id, parcel.layout.shapes, parcel.compressed, ranks)
+        which = (method.id, alike(method, parcel), parcel.compressed, ranks)
         if which not in self._known:
             self.company.together()
             flat = self._flat(parcel)
@@ -147,7 +167,7 @@ class Profile:
         each = lengths[0]
         largest = self._largest(method).layout.shapes
         tape = found.tape if parcel.layout.shapes == largest else None
-        self._taped[method.id, parcel.layout.shapes, n] = Taped(
+        self._taped[method.id, alike(method, parcel), n] = Taped(
             tape, n, undisturbed([sum(one) for one in played.rounds])
         )
         slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
@@ -194,7 +214,7 @@ class Profile:
 
     def _tape(self, method: Method, parcel: Parcel, ranks: int) -> Taped | None:
         """That of so many ranks, or of the most from which they were extended."""
-        which = (method.id, parcel.layout.shapes)
+        which = (method.id, alike(method, parcel))
         return self._taped.get((*which, ranks)) or self._taped.get((*which, EXACT))
 
     def _before(self) -> Step:
@@ -225,6 +245,13 @@ class Profile:
         expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
+
+
+def alike(method: Method, parcel: Parcel) -> object:
+    """What buckets must have in common for one to stand for the other: their shapes, and the compressor of each."""
+    layout = parcel.layout
+    by_name = any(isinstance(channel.encoder, PerTensor) for channel in method.exchange.channels)
+    return layout if by_name else layout.shapes
 
 
 def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:

@@ -16,8 +16,6 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, final
 
-import torch.distributed as dist
-
 from thinwire.planning.rivals import RIVALS
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ WARM = 3  # steps: DDP cuts its buckets again after the first, and its PowerSGD 
 FEWEST, STEPS = 3, 30  # timed samples of a turn: steps of some milliseconds scatter by 20%
 LONGEST = 2.0  # seconds that they should take
 PATIENCE = 15.0  # seconds of warming up, after which forecasts decide
+MIXED = 32  # steps of a sample at most, where rounds are of several kinds
 IN_A_ROW = (
     4  # steps of a sample, where a result may arrive in the next step: between samples it would arrive for free
 )
@@ -54,7 +53,9 @@ class Entry:
             return cls(name, partial(stage.rival, name))
         method = methods[name]
         sync = method.sync
-        block = sync.every * (IN_A_ROW if sync.staleness else 1)
+        rarest = min(share for share, _ in method.exchange.rounds())
+        rounds = min(MIXED, math.ceil(1 / rarest))  # have each kind of them
+        block = sync.every * max(rounds, IN_A_ROW if sync.staleness else 1)
         return cls(name, partial(stage.attached, method), block, max(WARM, sync.warmup, sync.every))
 
 
@@ -71,12 +72,11 @@ def trial(
 
     Where one of them could not be tried there are none: it might be the fastest, and forecasts decide.
     """
-    told: list[list[str]] = [list(names)]
-    dist.broadcast_object_list(told, 0, group=stage.company.everybody)
-    if len(told[0]) < 2:
+    told = stage.company.of_first(list(names))
+    if len(told) < 2:
         return {}  # there is nothing to decide
-    times: dict[str, list[float]] = {name: [] for name in told[0]}
-    for name in told[0] * TURNS:
+    times: dict[str, list[float]] = {name: [] for name in told}
+    for name in told * TURNS:
         say(f"steps of {name}")
         found = _turn(Entry.of(name, stage, methods), stage, say)
         if not found:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
+from thinwire.core.given import is_number, is_whole
 from thinwire.core.outline import Code, of_rank
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Key, Layout
@@ -50,14 +51,19 @@ class Costs:
     bits: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, value, write in (("coders", self.coders, "Pass(encode=2e-9)"), ("bits", self.bits, "2.5")):
+            if not isinstance(value, Mapping):
+                raise TypeError(f'Costs({name}={value!r}): write {name}={{"qsgd": {write}}}')
         for one in (self.usual, *self.coders.values()):
-            if not all(0 <= seconds < math.inf for seconds in one):
-                raise ValueError(f"Costs: {one} has seconds below 0; write Pass(encode=1e-9, decode=1e-9)")
-        if self.at_once < 1:
-            raise ValueError(f"Costs(at_once={self.at_once}): write 1 or more")
+            if not isinstance(one, Pass) or not all(map(is_number, one)):
+                raise ValueError(
+                    f"Costs({one!r}): passes take seconds, and not less than 0; write Pass(encode=1e-9, decode=1e-9)"
+                )
+        if not is_whole(self.at_once, 1):
+            raise ValueError(f"Costs(at_once={self.at_once!r}): write 1 or more, a whole number")
         for coder, bits in self.bits.items():
-            if not 0 < bits < math.inf:
-                raise ValueError(f"Costs(bits={{{coder!r}: {bits}}}): write bits per element, such as 2.5")
+            if not is_number(bits) or bits == 0:
+                raise ValueError(f"Costs(bits={{{coder!r}: {bits!r}}}): write bits per element, such as 2.5")
 
     def seconds(self, code: Code, rank: int) -> float:
         """How long a pass takes a rank."""

@@ -17,6 +17,7 @@ from thinwire.comm.network import Interfaces, Network
 from thinwire.core.clock import Span
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PeerError
+from thinwire.core.given import is_number
 from thinwire.core.trace import write_trace
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
@@ -81,6 +82,8 @@ class Forecast:
 
     def quantile(self, q: float) -> float:
         """Of the seconds of a step, over steps and workers."""
+        if not is_number(q) or q > 1:
+            raise ValueError(f"quantile({q!r}): write a share from 0 to 1, such as quantile(0.5) for the median")
         ordered = sorted(self.steps)
         if not ordered:
             return math.nan
@@ -134,7 +137,18 @@ def foresee(
     0.301 s
     """
     check_method_type(method, "tw.sim.foresee({}, load)")
-    check_arguments("foresee", workers, steps, network=network, costs=costs, stragglers=stragglers, failures=failures)
+    check_arguments(
+        "foresee",
+        workers,
+        steps,
+        seed,
+        min_size,
+        network=network,
+        costs=costs,
+        plan=plan,
+        stragglers=stragglers,
+        failures=failures,
+    )
     if steps < 1:
         raise ValueError(f"foresee(steps={steps}) foresees nothing; write steps={STEPS}")
     into_forward = method.overlap.into_forward if into_forward is None else into_forward
@@ -232,6 +246,7 @@ def binds(
 
     "link" is the rate, "latency" the latency, "processor" encoding and decoding, "computing" the load itself.
     """
+    check_arguments("binds", workers, more.get("steps", STEPS), network=network, costs=costs)
     load = load if isinstance(load, Load) else Load.of(load)
     network, costs = Network() if network is None else network, Costs() if costs is None else costs
     idle = replace(load, tensors=tuple(one._replace(seconds=0.0) for one in load.tensors), computed=0.0, update=0.0)

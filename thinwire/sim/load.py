@@ -9,6 +9,8 @@ from typing import NamedTuple, final
 
 import torch
 
+from thinwire.core.config import check_choice
+from thinwire.core.given import is_number, is_whole
 from thinwire.engine.plan import Item
 from thinwire.sim.models import MODELS, Weight
 from thinwire.sim.problem import FORWARD
@@ -40,17 +42,20 @@ class Load:
     def __post_init__(self) -> None:
         if not self.tensors:
             raise ValueError('Load(tensors=()) has nothing to exchange; write Load.of("resnet50")')
+        if not isinstance(self.tensors, Sequence) or not all(isinstance(one, Ready) for one in self.tensors):
+            raise TypeError(f'Load(tensors={self.tensors!r}): write Load((Ready("fc.weight", (10, 64), 0.1),), 0.3)')
+        check_choice("Load", "device", self.device, ("cpu", "cuda"))
         times = [one.seconds for one in self.tensors]
-        if not (min(times) >= 0 and max(times) <= self.computed < math.inf and 0 <= self.update < math.inf):
+        if not all(map(is_number, (*times, self.computed, self.update))) or max(times) > self.computed:
             raise ValueError(
-                f"Load(computed={self.computed}, update={self.update}): gradients are complete between 0 and "
-                f"computed; got {min(times):.6g} s to {max(times):.6g} s"
+                f"Load(computed={self.computed!r}, update={self.update!r}): gradients are complete between 0 and "
+                f"computed, in seconds; got {min(times)!r} to {max(times)!r}"
             )
 
     @classmethod
     def of(cls, model: str | Sequence[Weight], seconds: float = 0.1, device: str = "cpu") -> Load:
         """A named model, or a list of weights, of which a step computes for so long, a third of it forward."""
-        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        if not is_number(seconds) or seconds == 0:
             raise ValueError(f"Load.of(seconds={seconds!r}): write how long a step computes, such as seconds=0.1")
         if not isinstance(model, str) and not (
             isinstance(model, Sequence) and all(isinstance(one, Weight) for one in model)
@@ -60,6 +65,11 @@ class Load:
                 'Load.of([Weight("fc.weight", (10, 64), 1280.0)])'
             )
         weights = MODELS[model]() if isinstance(model, str) else model
+        for one in weights:
+            if not isinstance(one.shape, tuple) or not all(map(is_whole, one.shape)) or not is_number(one.flops):
+                raise ValueError(
+                    f'{one!r}: write the shape and the operations, Weight("fc.weight", (10, 64), 1280.0)'
+                )
         total = sum(one.flops for one in weights)
         ready, at = [], FORWARD * seconds
         for one in reversed(weights):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from thinwire.core.given import is_number, is_whole
 from thinwire.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -44,7 +44,17 @@ class Problem:
                 f"Problem(model={type(self.model).__name__}(...)): every worker has a model of its own; write a "
                 "function that makes one, Problem(lambda: copy.deepcopy(model), loss)"
             )
-        if not isinstance(self.seconds, int | float) or not 0 <= self.seconds < math.inf:
+        for name, value in (("model", self.model), ("loss", self.loss), ("optimizer", self.optimizer)):
+            if not callable(value):
+                raise TypeError(
+                    f"Problem({name}={value!r}) is no function; write Problem(lambda: nn.Linear(4, 1), "
+                    "lambda model, rank, step: model(x).sum(), lambda parameters: torch.optim.SGD(parameters, 0.1))"
+                )
+        if self.test is not None and not callable(self.test):
+            raise TypeError(f'Problem(test={self.test!r}): write test=lambda model: {{"accuracy": ...}}')
+        if self.batch is not None and not is_whole(self.batch, 1):
+            raise ValueError(f"Problem(batch={self.batch!r}): write the mean batch, such as batch=32")
+        if not is_number(self.seconds):
             raise ValueError(
                 f"Problem(seconds={self.seconds!r}): write how long a step computes, such as seconds=0.1"
             )

@@ -98,7 +98,18 @@ def simulate(
     accuracy 0...
     """
     check_method_type(method, "tw.simulate({}, task)")
-    check_arguments("simulate", workers, steps, network=network, stragglers=stragglers, failures=failures)
+    check_arguments(
+        "simulate",
+        workers,
+        steps,
+        seed,
+        min_size,
+        network=network,
+        stragglers=stragglers,
+        failures=failures,
+        watch=watch,
+        until=until,
+    )
     if not isinstance(task, Problem | str):
         raise TypeError(f"{type(task).__name__} is no task; write tw.simulate(method, tw.sim.Problem(model, loss))")
     if steps < 1:
@@ -109,6 +120,7 @@ def simulate(
     setting = Setting(problem, method, min_size, seed)
     everybody = [Worker(clock, rank, setting) for rank in range(workers)]
     moments: list[Moment] = []
+    ended: list[float] = []  # when each worker had; one that is to die later does so without counting
 
     async def life(worker: Worker) -> None:
         worker.begin()
@@ -121,6 +133,7 @@ def simulate(
             if watch is not None:
                 watch(moments[-1])
         await worker.driver.ends()
+        ended.append(clock.now)
 
     for rank, time in (failures or {}).items():
         clock.check_failure(rank, time)
@@ -133,4 +146,6 @@ def simulate(
     stats = tuple({**one.driver.schedule.report(), **one.runner.telemetry.report()} for one in everybody)
     tests = tuple({} if problem.test is None else problem.test(one.model) for one in everybody)
     anchors = tuple(one.driver.schedule.anchor() for one in everybody if method.sync.of.outer_loop)
-    return Simulation(clock.now, tuple(moments), stats, tuple(one.model for one in everybody), tests, anchors)
+    return Simulation(
+        max(ended, default=clock.now), tuple(moments), stats, tuple(one.model for one in everybody), tests, anchors
+    )

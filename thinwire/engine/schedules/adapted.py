@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
@@ -29,6 +29,7 @@ from thinwire.engine.stats import compression_error
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.core.adapt import Adapt
     from thinwire.core.comm import Comm
     from thinwire.core.compressor import Compressor
     from thinwire.engine.bucket import Bucket
@@ -115,21 +116,19 @@ class Adapted(Schedule):
     @torch.no_grad()
     def _decided(self) -> list[int]:
         """The option of each tensor, by what rank 0 has seen; G starts anew."""
-        errors, sizes = [], []
-        for bucket in self._buckets:
-            for name, seen in zip(bucket.layout.names, self._views[bucket.index], strict=True):
-                layout, key = _alone(bucket.layout, name), self._key(bucket)
-                errors.append(_errors(self._adapt.choices, seen, layout, key))
-                sizes.append([option.nbytes(layout) for option in self._adapt.choices])
-            bucket.extra["seen"].zero_()
-        found = no_worse(errors, sizes, bins=self._adapt.bins)
-        log.info(
-            "%s: %.3f of the bytes of %s for all",
-            self.loop.method.id,
-            total(sizes, found) / max(1, total(sizes, [0] * len(sizes))),
-            self._adapt.uniform.id,
+        found = decided(
+            self._adapt,
+            (
+                (seen, _alone(bucket.layout, name), self._key(bucket))
+                for bucket in self._buckets
+                for name, seen in zip(bucket.layout.names, self._views[bucket.index], strict=True)
+            ),
         )
-        return found
+        for bucket in self._buckets:
+            bucket.extra["seen"].zero_()
+        uniform = self._adapt.uniform.id
+        log.info("%s: %.3f of the bytes of %s for all", self.loop.method.id, found.size, uniform)
+        return found.options
 
     def _key(self, bucket: Bucket) -> Key:
         runner = self.loop.runner
@@ -145,6 +144,23 @@ def add_finite(seen: Tensor, grad: Tensor) -> None:
     rows = max(1, PIECE * len(grad) // max(1, grad.numel())) if grad.is_cpu else max(1, len(grad))
     for kept, part in zip(seen.split(rows), grad.split(rows), strict=True):
         kept.add_(torch.nan_to_num(part, 0.0, 0.0, 0.0))
+
+
+class Decided(NamedTuple):
+    """The option of each tensor, and the bytes of all together over those of the uniform one."""
+
+    options: list[int]
+    size: float
+
+
+def decided(adapt: Adapt, seen: Iterable[tuple[Tensor, Layout, Key]]) -> Decided:
+    """The choice for tensors, of each of which is given what was seen of it, and the key of the noise."""
+    errors, sizes = [], []
+    for tensor, layout, key in seen:
+        errors.append(_errors(adapt.choices, tensor, layout, key))
+        sizes.append([option.nbytes(layout) for option in adapt.choices])
+    found = no_worse(errors, sizes, bins=adapt.bins)
+    return Decided(found, total(sizes, found) / max(1, total(sizes, [0] * len(sizes))))
 
 
 def _errors(options: Sequence[Compressor], seen: Tensor, layout: Layout, key: Key) -> list[float]:

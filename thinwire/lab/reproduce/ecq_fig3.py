@@ -123,7 +123,7 @@ class EcqFig3(Reproduction):
 
     def page(self, rows: Sequence[Row]) -> dict[str, str]:
         """Seconds and losses, and what the figure shows."""
-        head = ["method", "seconds", "seeds from-to", *STAGES, "test loss", "MB sent by a host"]
+        head = ["method", "seconds", "seeds from-to", *STAGES, "test loss", "MB sent per host"]
         made = table(head, [_cells(row) for row in self.summary(rows)])
         command = f"sudo thinwire reproduce ecq-fig3 --save benchmarks/data/{self.name}.csv"
         return {"times": made + where(rows[0], command), "statements": statements(self.trends(rows))}

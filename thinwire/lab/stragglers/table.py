@@ -139,13 +139,13 @@ def beside(rows: Sequence[Row], workers: int) -> list[Row]:
 def agreement(lines: Sequence[Row]) -> str:
     """Where clock and processes agree, in sentences."""
     told = []
-    for what, name in (("Steps per second", "per_s_ratio"), ("Seconds to the target", "ratio")):
+    for what, name in (("steps per second", "per_s_ratio"), ("seconds to the target", "ratio")):
         known = [line for line in lines if line[name] is not None]
         near = [line["method"] for line in known if abs(line[name] - 1) <= CLOSE]
         off = [f"{line['method']} ({line[name]:.2f})" for line in known if abs(line[name] - 1) > CLOSE]
         if known:
-            said = f"{what} of clock and processes agree within {CLOSE:.0%} for {len(near)} of {len(known)}"
-            told.append(said + (f", and not for {', '.join(off)}." if off else "."))
+            said = f"In {what}, clock and processes agree within {CLOSE:.0%} for {len(near)} of {len(known)} methods"
+            told.append(said + (f", but not for {', '.join(off)}." if off else "."))
     return " ".join(told)
 
 
