@@ -54,6 +54,24 @@ def test_models_train_and_are_shared() -> None:
     assert max(r["staleness_max"] for r in results) >= 1
 
 
+def changed_between_steps() -> float:
+    """The training loop itself writes into the model, as one does that clips weights; steps have length zero."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with tw.attach(model, optimizer, methods.ad_psgd(), min_size=0) as wire:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1.0)
+        train(model, optimizer, range(3))
+        found = wire.consensus().model
+    start = dict(net().named_parameters())
+    return max((found[name] - 1.0 - p).abs().max().item() for name, p in start.items())
+
+
+def test_what_a_loop_writes_into_the_model_stays() -> None:
+    assert max(on_ranks(changed_between_steps, 2)) < 1e-5
+
+
 def killed() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -56,19 +56,18 @@ class Pairs(Schedule):
         """Add every step that is taken outside no_sync blocks, with those inside before it."""
         loop, neighbours = self.loop, self._neighbours
         assert neighbours is not None
-        before: Tensor | None = None  # the model before the first local step that has not been added yet
+        before = self.loop.model()  # which lacks the steps that have not been added yet, and what was written since
         while True:
             event = await loop.next(StepBegins, Ends)
             if isinstance(event, Ends):
                 self.loop.set(await self._stop())
                 return
             loop.skipping.look()
-            before = self.loop.model() if before is None else before
             await loop.next(StepEnds)
             if loop.quiet():
                 continue
             self.loop.set(await neighbours.stepped(self.loop.model() - before))
-            before = None
+            before = self.loop.model()
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
 
