@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batch, flat, loss, net, train
-from ranks import endings, on_ranks
+from nets import batch, flat, loss, net, said, train
+from ranks import PATIENCE, endings, on_ranks
 
 import thinwire as tw
 from thinwire import methods
@@ -52,6 +53,47 @@ def test_models_train_and_are_shared() -> None:
     # Two active ranks ask once per step, and once more when they end; both ends count.
     assert sum(r["exchanges"] for r in results) == 2 * 2 * 61
     assert max(r["staleness_max"] for r in results) >= 1
+
+
+def changed_between_steps() -> float:
+    """The training loop itself writes into the model, as one does that clips weights; steps have length zero."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    start = flat(model)
+    with tw.attach(model, optimizer, methods.ad_psgd(), min_size=0):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1.0)
+        train(model, optimizer, range(3))
+    mean = flat(model) / dist.get_world_size()  # which averaging keeps
+    dist.all_reduce(mean)
+    return (mean - 1.0 - start).abs().max().item()
+
+
+def test_what_a_loop_writes_into_the_model_stays() -> None:
+    assert max(on_ranks(changed_between_steps, 2)) < 1e-5
+
+
+def killed_without_leave() -> None:
+    """Rank 1 of a ring dies; the others end as a script does that saves what it needs and exits."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    wire = tw.attach(model, optimizer, methods.ad_psgd(), min_size=0, timeout=60.0)
+    train(model, optimizer, range(5))
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    told = said(lambda: train(model, optimizer, range(5, 1_000_000)))
+    wire._transport.leave("its script has ended")
+    raise SystemExit(json.dumps([told, time.monotonic() - begun]))
+
+
+def test_everybody_names_the_rank_that_died() -> None:
+    ended = endings(killed_without_leave, 4, grace=40.0)
+    for rank in (0, 2, 3):  # of which 3 is no neighbour
+        told, seconds = json.loads(ended[rank].error.rsplit("SystemExit: ", 1)[1])
+        assert told.startswith("PeerError: rank 1 of 4 has stopped answering"), told
+        assert seconds < 20 * PATIENCE
 
 
 def killed() -> None:

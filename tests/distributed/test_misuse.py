@@ -72,6 +72,27 @@ def test_one_sentence_each() -> None:
         assert "is not in the model" in timeout
 
 
+def loaded_after_attach(name: str) -> list[str]:
+    """Another model is loaded after attach; then a state of the wire as well."""
+    model, other = net(), net(seed=1).state_dict()
+    optimizer = sgd(model)
+    with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
+        state = wire.state_dict()
+        model.load_state_dict(other)
+        told = [said(lambda: train(model, optimizer, range(1)))]
+        wire.load_state_dict(state)
+        model.load_state_dict(model.state_dict())
+        told.append(said(lambda: train(model, optimizer, range(2))))
+    return told
+
+
+@pytest.mark.parametrize(("name", "kept"), [("sparse-loco:every=2", "the anchor"), ("asgd", "the servers' model")])
+def test_a_model_that_training_would_not_go_on_from_is_refused(name: str, kept: str) -> None:
+    for changed, resumed in on_ranks(loaded_after_attach, 2, name):
+        assert f"0.weight was changed after attach, and {kept} is still what attach found" in changed
+        assert resumed == ""
+
+
 def two_passes() -> list[Any]:
     model = net()
     optimizer = sgd(model)

@@ -82,7 +82,9 @@ def test_a_newcomer_weighs_nothing_where_nobody_counts_samples() -> None:
 
 def test_samples_are_counted_by_all_or_by_none() -> None:
     roll = Roll([said("a", 3, 10), said("a", 3), said("a", 3, 0)])
-    with pytest.raises(ValueError, match=r"and 1 did not; write wire.samples\(len\(batch\)\) in every step"):
+    with pytest.raises(
+        ValueError, match=r"and 1 did not; write wire.samples\(len\(batch\)\) before every optimizer.step\(\)"
+    ):
         roll.weight(0)
 
 

@@ -10,7 +10,7 @@ Where a compiled function calls `step` or `backward`, torch would compile the ho
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, final
@@ -54,6 +54,7 @@ class HookDriver(Driver):
     def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         super().__init__(loop, schedule)
         self._blocking = run
+        self._begun: list[int] = []  # the versions of the parameters that training begins with, until a step is taken
         self._hooks: list[Removable] = []
         if loop.optimizer is not None:
             self._hooks = [
@@ -73,6 +74,17 @@ class HookDriver(Driver):
             hook.remove()
         self._hooks = []
 
+    async def start(self) -> None:
+        """Let the schedule run up to its first event."""
+        await super().start()
+        if self.schedule.kept_model:
+            self._begun = [p._version for p, _ in self.loop.trained]
+
+    def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
+        """Let the schedule take up what was saved, with the model that it keeps."""
+        self._begun = []
+        super().load(saved, resized=resized)
+
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Let the schedule act, and wait here for what it waits for."""
         if torch.is_grad_enabled():
@@ -89,6 +101,7 @@ class HookDriver(Driver):
         """
         if self.loop.piecemeal:
             return None
+        self._check_unchanged()
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         method = self.loop.method
         together = not method.sync.of.models and not method.exchange.served  # all ranks take one step
@@ -114,6 +127,18 @@ class HookDriver(Driver):
         self.run(self.step_begins())
         computed = [loss]
         return (args[0], lambda: computed.pop() if computed else closure()), {}
+
+    def _check_unchanged(self) -> None:
+        """Refuse a model that was loaded after attach where another one is kept, to which training would go back."""
+        if not self._begun:
+            return
+        for (p, item), version in zip(self.loop.trained, self._begun, strict=True):
+            if p._version != version:
+                raise ValueError(
+                    f"{item.name} was changed after attach, and {self.schedule.kept_model} is still what attach found"
+                    "; load the model before attach, or write wire.load_state_dict(state) after it"
+                )
+        self._begun = []
 
     def _with_mean_loss(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure that every rank gets the same loss from.

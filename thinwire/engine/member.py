@@ -117,9 +117,10 @@ class Member:
             self._quiet -= 1
 
     def samples(self, count: int) -> None:
-        """So many samples were seen in this step: a way weighs as much as the samples on it.
+        """So many samples were seen in the step to come: a way weighs as much as the samples on it.
 
-        Replicas that never say so weigh the same.
+        Call it before `optimizer.step()`, which may end the round that they belong to. Replicas that never say so
+        weigh the same.
         """
         if count < 0:
             raise ValueError(f"samples({count}): write how many samples this step has seen, such as len(batch)")

@@ -104,7 +104,7 @@ class Roll:
                 who = ", ".join(str(rank) for rank, one in enumerate(samples) if one < 0)
                 raise ValueError(
                     f"some ranks said how many samples they have seen, and {who} did not; "
-                    "write wire.samples(len(batch)) in every step"
+                    "write wire.samples(len(batch)) before every optimizer.step()"
                 )
             samples = [1 if one else 0 for one in samples]
         if not any(samples):  # nobody has seen any

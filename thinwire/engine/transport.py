@@ -60,6 +60,9 @@ class Transport(ABC):
         """What the user should see of an error of this worker, which the others are told of where they can be."""
         return error
 
+    def check(self) -> None:  # noqa: B027  (on the clock nobody is lost)
+        """Raise PeerError if another worker has raised the alarm; for schedules that wait for nobody."""
+
     @abstractmethod
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """A place for coroutines that run beside the lanes, each on an edge of its own; every rank calls it."""
@@ -105,6 +108,11 @@ class ProcessTransport(Transport):
     def explain(self, error: Exception) -> Exception:
         """Raise the alarm, as an error in a lane does."""
         return self.watch.explain(error)
+
+    def check(self) -> None:
+        """Look at the alarm."""
+        if not self.drops and self.watch.alarmed.is_set():
+            raise self.watch.verdict()
 
     def beside(self, edges: list[tuple[int, int]]) -> Threads:
         """A thread for each coroutine, and a process group for each edge."""
@@ -162,7 +170,7 @@ class ProcessTransport(Transport):
         raised = getattr(sys, "last_value", None)  # what ended the script
         if raised is not None:
             why = f"it raised {type(raised).__name__}: {raised}"
-        elif self._beside is not None:
+        elif self._beside is not None and not self.watch.over:
             self._say_farewell(self._beside)
         self.watch.leave(why)
         _stop(self.lane, self.watch)

@@ -19,12 +19,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch.distributed as dist
 
@@ -56,6 +56,18 @@ def private_store(group: dist.ProcessGroup) -> dist.Store:
     return dist.PrefixStore(f"thinwire/{name}/{next(_opened[name])}", store)
 
 
+class _Leaver(NamedTuple):
+    """A rank that does not go on after so many pieces of work."""
+
+    work: int
+    rank: int
+    why: str
+
+    def error(self, size: int) -> PeerError:
+        """What those who wait for it raise."""
+        return PeerError(f"rank {self.rank} of {size} does not go on: {self.why}", (self.rank,))
+
+
 @final
 class Watch:
     """The alarm, the roll and the list of leavers of one attach."""
@@ -72,6 +84,11 @@ class Watch:
             target=_serve, args=(self, store, self._calls), name="thinwire-watch", daemon=True
         )
         self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether this rank or another has failed, so that nobody goes on."""
+        return self.alarmed.is_set() or self._error is not None
 
     def stop(self) -> None:
         """End the thread after the calls that are queued."""
@@ -125,12 +142,11 @@ class Watch:
         try:
             if not self.ask(lambda store: store.check(["leavers"])):
                 return
-            for rank in range(self.size):
-                said = json.loads(self.read(f"left/{rank}") or "{}")
-                if rank != self.rank and said.get("work", FOR_EVER) <= work:
-                    raise PeerError(f"rank {rank} of {self.size} does not go on: {said['why']}", (rank,))
+            left = self._left(rank for rank in range(self.size) if rank != self.rank)
         except StoreError:
             return  # whether that matters is found when an edge breaks or times out
+        if left and left[0].work <= work:
+            raise left[0].error(self.size)
 
     def write(self, key: str, value: str) -> None:
         """Set a key of the store."""
@@ -145,7 +161,7 @@ class Watch:
         return self.ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])])
 
     def _find(self, cause: Exception | None) -> PeerError:
-        missing, reported = list(range(self.size)), ""
+        missing, reported, left = list(range(self.size)), "", list[_Leaver]()
         try:
             self.write(f"here/{self.rank}", "1")
             until = time.monotonic() + ROLL
@@ -153,8 +169,12 @@ class Watch:
                 missing = self.missing({rank: f"here/{rank}" for rank in missing})
                 reported = self.read("cause")  # whoever raised the alarm writes it right after
                 time.sleep(0.05)
+            left = self._left(missing)
         except StoreError as silent:
             return self._without_store(silent, cause)
+        if left and len(left) == len(missing):
+            return left[0].error(self.size)
+        missing = [rank for rank in missing if rank not in {one.rank for one in left}]  # who left did so for a reason
         if missing:
             who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
             verb = "has" if len(missing) == 1 else "have"
@@ -162,6 +182,12 @@ class Watch:
             text += "" if cause is None else f" ({cause})"
             return PeerError(text, tuple(missing))
         return PeerError(f"the exchange failed on {reported or 'another rank'}")
+
+    def _left(self, ranks: Iterable[int]) -> list[_Leaver]:
+        """Which of these ranks have left, the first to do so first: others may have left because of it."""
+        notes = {rank: json.loads(self.read(f"left/{rank}") or "{}") for rank in ranks}
+        left = [_Leaver(note["work"], rank, note["why"]) for rank, note in notes.items() if note]
+        return sorted(one for one in left if one.work < FOR_EVER)
 
     def _without_store(self, silent: StoreError, cause: Exception | None) -> PeerError:
         """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""

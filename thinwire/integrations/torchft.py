@@ -10,9 +10,9 @@ has an outer loop, in `quorum` rounds (`engine/schedules/quorum.py`).
     with torchft.outer(model, optimizer, method, manager=manager) as wire:
         for batch in batches:
             loss(model, batch).backward()
+            wire.samples(len(batch))
             optimizer.step()
             optimizer.zero_grad()
-            wire.samples(len(batch))
 
 torchft's own checkpoints are not used: a replica that comes gets its state over the new process group.
 """

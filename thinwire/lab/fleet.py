@@ -216,7 +216,7 @@ def _live(number: int, life: int, lighthouse: str, course: Course, pipe: Connect
             model(x).square().mean().backward()
             time.sleep(course.pause)
             phase.value = 2 if (stats["local_steps"] + 1) % course.method.sync.every == 0 else 1
+            wire.samples(16 + number)
             optimizer.step()
             optimizer.zero_grad()
-            wire.samples(16 + number)
             phase.value = 1

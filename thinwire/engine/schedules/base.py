@@ -24,6 +24,7 @@ class Schedule(ABC):
     )
 
     into_forward = False  # whether steps are taken in the forward pass after them
+    kept_model = ""  # what holds the model of `begin`, if training goes on from that whatever the parameters are
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

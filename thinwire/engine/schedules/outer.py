@@ -49,6 +49,7 @@ class Outer(Schedule):
     """`kept`: local steps; by fragment, in which step it is launched next, and in which what is under way is used."""
 
     looks_at_gradients = True
+    kept_model = "the anchor"
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
+from thinwire.comm.processes import EdgeError
+from thinwire.core.errors import PeerError
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.neighbours import Neighbours
 from thinwire.engine.schedules.base import Schedule
@@ -54,21 +56,19 @@ class Pairs(Schedule):
 
     async def run(self) -> None:
         """Add every step that is taken outside no_sync blocks, with those inside before it."""
-        loop, neighbours = self.loop, self._neighbours
-        assert neighbours is not None
-        before: Tensor | None = None  # the model before the first local step that has not been added yet
+        loop = self.loop
+        before = self.loop.model()  # which lacks the steps that have not been added yet, and what was written since
         while True:
             event = await loop.next(StepBegins, Ends)
             if isinstance(event, Ends):
                 self.loop.set(await self._stop())
                 return
             loop.skipping.look()
-            before = self.loop.model() if before is None else before
             await loop.next(StepEnds)
             if loop.quiet():
                 continue
-            self.loop.set(await neighbours.stepped(self.loop.model() - before))
-            before = None
+            self.loop.set(await self._stepped(self.loop.model() - before))
+            before = self.loop.model()
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
 
@@ -90,6 +90,16 @@ class Pairs(Schedule):
     def report(self) -> dict[str, float]:
         """The figures of `Neighbours`, such as exchanges and the staleness of gradients."""
         return {} if self._neighbours is None else self._neighbours.report()
+
+    async def _stepped(self, update: Tensor) -> Tensor:
+        """Add a step. When an edge breaks, all ranks are told, since those who are far away wait for nobody."""
+        assert self._neighbours is not None
+        transport = self.loop.transport
+        transport.check()
+        try:
+            return await self._neighbours.stepped(update)
+        except PeerError as error:
+            raise transport.explain(EdgeError(str(error), error.ranks)) from error
 
     async def _stop(self) -> Tensor:
         assert self._neighbours is not None

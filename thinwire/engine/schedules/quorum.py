@@ -76,6 +76,7 @@ class Quorum(Schedule):
     """An outer loop among the crews of `crews`; `fields` must be the same on all ranks."""
 
     looks_at_gradients = True
+    kept_model = Outer.kept_model
 
     def __init__(self, loop: Loop, model: nn.Module, crews: Crews, fields: Mapping[str, int]) -> None:
         super().__init__(loop)

@@ -44,6 +44,7 @@ class Served(Schedule):
     """The worker's half; `_server` is there on ranks that serve."""
 
     takes_closures = True
+    kept_model = "the servers' model"
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
