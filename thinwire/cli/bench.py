@@ -37,6 +37,9 @@ from thinwire.lab.net import Network
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
+Compressors = Annotated[
+    list[str] | None, typer.Option(help="Compressor id; may be repeated (default: those of the docs' table).")
+]
 KERNELS = {
     "kernel": "",
     "method": "",
@@ -181,10 +184,10 @@ def bench(
 
 
 @app.command("compress")
-def compress(as_json: Json = False, save: Save = None) -> None:
+def compress(method: Compressors = None, as_json: Json = False, save: Save = None) -> None:
     """Compress a recorded gradient with every quantiser: bytes on the wire, error, time."""
     x, layout = gradient.load()
-    rows = collect(compare(x, layout, quantisers.every()), "compressing")
+    rows = collect(compare(x, layout, quantisers.every(method)), "compressing")
     title = (
         f"A gradient of {layout.numel:,} elements in {len(layout.names)} tensors, {4 * layout.numel:,} bytes raw. "
         "nmse is E|C(x) - x|^2 / |x|^2."
@@ -195,6 +198,7 @@ def compress(as_json: Json = False, save: Save = None) -> None:
 @app.command("rate")
 def bench_rate(
     size: Annotated[int, typer.Option(help="Elements of the Gaussian and of the Laplace source.")] = rate.SIZE,
+    method: Compressors = None,
     as_json: Json = False,
     save: Save = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw the rows: a .svg, .png or .pdf file.")] = None,
@@ -204,7 +208,7 @@ def bench_rate(
         raise ValueError(f"size={size} is not a number of elements; write --size {rate.SIZE}")
     rate.check(plot)
     reserve(save, plot)
-    rows = collect(rate.rows(size), "coding")
+    rows = collect(rate.rows(size, method), "coding")
     if plot is not None:
         rate.plot(rows, plot)
         errors.print(f"plot written to {plot}", soft_wrap=True)

@@ -38,9 +38,9 @@ def sources(size: int = SIZE) -> dict[str, tuple[Tensor, Layout]]:
     return {"gaussian": (gauss, flat), "laplace": (laplace, flat), "gradient": gradient.load()}
 
 
-def rows(size: int = SIZE) -> Iterator[Row]:
-    """One row for each source and method."""
-    made = {**quantisers.every(), **{c.id: c for c in map(DeadZone, RATES)}}
+def rows(size: int = SIZE, ids: Sequence[str] | None = None) -> Iterator[Row]:
+    """One row for each source and method; of the compressors `ids` alone, if there are any."""
+    made = quantisers.every(ids) if ids else {**quantisers.every(), **{c.id: c for c in map(DeadZone, RATES)}}
     for source, (x, layout) in sources(size).items():
         for name, c in made.items():
             error = _nmse(c, x, layout)
