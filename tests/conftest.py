@@ -38,6 +38,7 @@ class Shown:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="rewrite the committed wire bytes")
     parser.addoption("--long", action="store_true", help="repeat what is rare as often as it takes to see it")
+    parser.addoption("--compressor", action="append", help="id: run the battery on these, whoever wrote them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in later]
 
 
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Import torch where tests run: not in the process that hands them out to workers, where xdist answers first."""
     import torch  # noqa: PLC0415
 
@@ -74,6 +75,12 @@ def pytest_collection() -> None:
     from thinwire.lab import launch  # noqa: PLC0415
 
     launch.PRELOAD.append("tests.inherited")
+    if ids := session.config.getoption("--compressor"):
+        from battery import INSTANCES  # noqa: PLC0415
+
+        from thinwire import compressors  # noqa: PLC0415
+
+        INSTANCES[:] = map(compressors.get, ids)  # before the tests that have one case for each of them are imported
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")

@@ -194,12 +194,19 @@ def test_fused_feedback_equals_the_formula(c: Compressor) -> None:
 
 @each_instance
 def test_config_round_trips(c: Compressor) -> None:
-    names = {**vars(codecs), **vars(compressors), **vars(thinwire), "Coded": Coded}
+    names = {**vars(codecs), **vars(compressors), **vars(thinwire), "Coded": Coded, type(c).__name__: type(c)}
     assert eval(repr(c), names) == c
     assert from_json(c.to_json()) == c
     assert json.loads(c.to_json())["type"] == type(c).__name__
     if "(" not in c.id:  # ids of parts inside parts are names, not words of the registry
         assert compressors.get(c.id) == c
+
+
+@each_instance
+def test_the_vector_is_left_as_it_was(c: Compressor) -> None:
+    x = vector(600)
+    c.encode(x)
+    assert torch.equal(x, vector(600))
 
 
 @each_instance

@@ -37,6 +37,14 @@ def test_compress_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "38,282 elements" in out
 
 
+@pytest.mark.parametrize("command", [["compress"], ["rate", "--size", "2000"]], ids=lambda command: command[0])
+def test_compressors_that_are_named_are_compared_alone(
+    capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert main(["bench", *command, "--json", "--method", "block-topk:k=2", "--method", "drive"]) == 0
+    assert {row["method"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"block-topk:k=2", "drive"}
+
+
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -89,6 +97,7 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["bench", "compress", "--method", "qsdg"], "unknown compressor 'qsdg'; did you mean 'qsgd'"),
         (["bench", "kernels", "--method", "qsdg"], "unknown compressor 'qsdg'; did you mean 'qsgd'"),
         (["bench", "kernels", "--method", "cast"], "has no kernel of its own to time; write one of"),
         (["bench", "kernels", "--backend", "tpu"], "no kernels called 'tpu' on this machine"),

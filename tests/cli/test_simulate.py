@@ -20,6 +20,8 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 def test_rows_by_shapes(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("sgd", "topk", "--workers", "4", "--steps", "3", "--rate", "100mbit", "--racks", "2")
     sgd, topk = rows(capsys, *arguments, "--stragglers", "lognormal:0.1")
+    asked = [sgd[name] for name in ("model", "rate", "latency", "racks", "oversubscription", "stragglers", "seed")]
+    assert asked == ["resnet50", "100mbit", "1ms", 2, 1, "lognormal:0.1", 0]
     assert sgd["binds"] == "link"
     assert sgd["step_s"] > 5 * topk["step_s"] > 0
     assert sgd["step_s_p20"] <= sgd["step_s_p50"] <= sgd["step_s_p80"]
@@ -29,6 +31,7 @@ def test_rows_by_shapes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_rows_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = rows(capsys, "ssp", "--task", "digits", "--workers", "2", "--steps", "2")
+    assert (row["task"], row["rate"]) == ("digits", "1gbit")
     assert row["bytes_per_step"] > 0
     assert 0 < row["accuracy"] < 1
     (row,) = rows(capsys, "qsgd", "--task", "digits", "--workers", "2", "--steps", "3", "--fail", "1@150ms")

@@ -27,7 +27,7 @@ from thinwire.core.method import METHODS
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
 from thinwire.exchange import AllGather, AllReduce
-from thinwire.memory import ErrorFeedback
+from thinwire.memory import Difference, ErrorFeedback
 from thinwire.sync import Delta, Momentum, Param, Sgd
 from thinwire.topology import Torus
 
@@ -172,7 +172,7 @@ def test_sizes_of_an_overlap_are_positive_numbers(settings: dict[str, Any]) -> N
 
 def test_feedback_that_grows_warns() -> None:
     """alpha = beta = 1 around L2 scaling with 4 levels diverges; ECQ-SGD's setting does not."""
-    with pytest.warns(UserWarning, match=r"lets errors grow: .* write ErrorFeedback\(alpha=0.2, beta=0.9\)"):
+    with pytest.warns(UserWarning, match=r"lets errors grow: .* write ErrorFeedback\(alpha=0.2, beta=0.9, res"):
         Channel(Qsgd(levels=4, norm="l2"), ErrorFeedback())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -180,6 +180,19 @@ def test_feedback_that_grows_warns() -> None:
         Channel(Qsgd(bits=4), ErrorFeedback())
         for biased in (OneBit(), ScaledSign(), Cast("bf16"), Natural()):
             Channel(biased, ErrorFeedback())
+
+
+def test_a_difference_that_grows_warns() -> None:
+    """alpha = 1 is for contractions. What one bit loses of x - h is eleven times its square, and h goes off."""
+    with pytest.warns(
+        UserWarning, match=r"Difference\(alpha=1.0\) around qsgd:bits=1 .* write Difference\(alpha=0.081\), Shrunk\("
+    ):
+        Channel(Qsgd(bits=1), Difference())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Channel(Qsgd(bits=1), Difference(alpha=0.081))
+        Channel(Qsgd(bits=4), Difference())
+        Channel(OneBit(), Difference())
 
 
 @final

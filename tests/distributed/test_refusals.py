@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import pytest
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
-from thinwire import Channel, Method, Sync
+from thinwire import Channel, Key, Layout, Method, Sync
 from thinwire.compressors import Identity
+from thinwire.core.compressor import Biased
 from thinwire.core.errors import PeerError
 from thinwire.engine import meet
 from thinwire.engine.groups import Wanted, lend
@@ -171,6 +173,26 @@ def test_groups_have_one_number_on_all_ranks_after_a_meeting_that_failed_on_some
     assert one == other
 
 
+@final
+@dataclass(frozen=True)
+class OfTwoVersions(Biased):
+    """A compressor from a package of which some ranks have another version."""
+
+    name: ClassVar[str] = "of-two-versions"
+
+    def delta(self, d: int) -> float | None:
+        return None
+
+    def nbytes(self, layout: Layout) -> int:
+        return layout.numel * (4 if dist.get_rank() == 1 else 2)
+
+    def write(self, x: Tensor, layout: Layout, key: Key, body: Tensor) -> None:
+        raise AssertionError("ranks have not met yet")
+
+    def add(self, body: Tensor, layout: Layout, key: Key, out: Tensor, weight: float) -> None:
+        raise AssertionError("ranks have not met yet")
+
+
 def differing(what: str) -> str:
     rank = dist.get_rank()
     model: nn.Module = net()
@@ -183,6 +205,8 @@ def differing(what: str) -> str:
         meet.VERSION = "9.9"  # type: ignore[attr-defined]
     if what == "seed":
         seed = rank
+    if what == "bytes":
+        method = Method(AllGather(Channel(OfTwoVersions())))
     return said(lambda: tw.attach(model, optimizer_of(model), method, seed=seed))
 
 
@@ -193,6 +217,7 @@ def differing(what: str) -> str:
         ("model", "ranks differ in model: ranks 0, 2 have [('0.weight', (24, 16))"),
         ("version", "ranks differ in thinwire version: rank 0 has 9.9; ranks 1, 2 have"),
         ("seed", "ranks differ in seed: rank 0 has 0; rank 1 has 1; rank 2 has 2"),
+        ("bytes", "ranks differ in the bytes of 1000 elements: ranks 0, 2 have [2032]; rank 1 has [4032]"),
     ],
 )
 def test_ranks_that_differ_all_hear_in_what(what: str, sentence: str) -> None:

@@ -151,6 +151,7 @@ def test_it_grows_with_delta(ratio: float) -> None:
     assert bits[0] < bits[-1]
 
 
+@pytest.mark.filterwarnings("ignore:.*lets errors grow")
 def test_compressors_that_lose_more_than_they_send_are_refused() -> None:
     one = Qsgd(levels=1, norm="l2", block=64)
     with pytest.raises(ValueError, match=r"no eta is stable; write Shrunk\(Qsgd\(bits=None, levels=1, norm='l2'"):

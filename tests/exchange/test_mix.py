@@ -57,9 +57,9 @@ def mixes(c: Compressor) -> Iterator[Mix]:
     if c.keeps_scale:  # others are refused by the Channel, see below
         yield Mix(remembers(c, ErrorFeedback()), Ring(), eta=0.3)
         yield Mix(remembers(c, ErrorFeedback()), Matching(), eta=0.3, early=True)
-        yield Mix(Channel(c, Difference()), Ring(), eta=0.3)
-        yield Mix(Channel(c, Difference()), Ring(), eta=0.3, early=True)
-        yield Mix(Channel(c, Difference()), Ring(), eta=0.3, copies=True)
+        yield Mix(remembers(c, Difference()), Ring(), eta=0.3)
+        yield Mix(remembers(c, Difference()), Ring(), eta=0.3, early=True)
+        yield Mix(remembers(c, Difference()), Ring(), eta=0.3, copies=True)
 
 
 @pytest.mark.parametrize(("c", "number"), [(c, i) for i, c in enumerate(KINDS)], ids=str)

@@ -14,6 +14,7 @@ from torch import nn
 import thinwire as tw
 from thinwire.cli.app import main
 from thinwire.engine.plan import Item
+from thinwire.lab import plan_models
 from thinwire.lab.bench_plan import choices, summary
 from thinwire.planning.choice import Took, choose
 from thinwire.planning.computing import Computing
@@ -159,6 +160,16 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     said = capsys.readouterr()
     assert said.out == ""
     assert message in " ".join(said.err.split())
+
+
+def test_json_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As that of every command, for `thinwire report`."""
+    found = outlook(setting(1e9), [DDP, coded(4, 0.01)])
+    monkeypatch.setattr(plan_models, "outlook", lambda *_: found)
+    assert main(["plan", "--rate", "1gbit", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["environment"]["thinwire"] == tw.__version__
+    assert told["recommended"] == found.recommended
 
 
 def test_a_latency_would_be_ignored_where_the_link_is_measured(

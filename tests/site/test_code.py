@@ -88,7 +88,7 @@ def run_blocks(found: list[Block], folder: str) -> list[str]:
         try:
             if used_without_being_made(text, "wire"):
                 exec("wire = tw.attach(model, optimizer, tw.methods.qsgd(bits=4))\ntrain()", space)
-            exec(compile("\n" * block.line + text, block.page, "exec"), space)
+            exec(compile("\n" * block.line + text, block.page, "exec", dont_inherit=True), space)
             if not re.search(r"\bas wire\b", text):
                 exec("train(); wire.detach() if 'wire' in globals() else None", space)
         except Exception:

@@ -12,6 +12,9 @@ from thinwire.cli.output import collect, errors, keep, reserve, show
 from thinwire.lab import bench_checksum, gradient, quantisers, rate
 from thinwire.lab.compress import compare
 
+Compressors = Annotated[
+    list[str] | None, typer.Option(help="Compressor id; may be repeated (default: those of the docs' table).")
+]
 COMPRESS = {
     "method": "",
     "bytes_sent": ",",
@@ -40,11 +43,11 @@ CHECKSUM = {
 }
 
 
-def compress(as_json: Json = False, save: Save = None) -> None:
+def compress(method: Compressors = None, as_json: Json = False, save: Save = None) -> None:
     """Compress a recorded gradient with every quantiser: bytes on the wire, error, time."""
     reserve(save)
     x, layout = gradient.load()
-    rows = collect(compare(x, layout, quantisers.every()), "compressing")
+    rows = collect(compare(x, layout, quantisers.every(method)), "compressing")
     title = (
         f"A gradient of {layout.numel:,} elements in {len(layout.names)} tensors, {4 * layout.numel:,} bytes raw. "
         "nmse is E|C(x) - x|^2 / |x|^2."
@@ -54,6 +57,7 @@ def compress(as_json: Json = False, save: Save = None) -> None:
 
 def bench_rate(
     size: Annotated[int, typer.Option(help="Elements of the Gaussian and of the Laplace source.")] = rate.SIZE,
+    method: Compressors = None,
     as_json: Json = False,
     save: Save = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw the rows: a .svg, .png or .pdf file.")] = None,
@@ -63,7 +67,7 @@ def bench_rate(
         raise ValueError(f"size={size} is not a number of elements; write --size {rate.SIZE}")
     rate.check(plot)
     reserve(save, plot)
-    rows = collect(rate.rows(size), "coding")
+    rows = collect(rate.rows(size, method), "coding")
     if plot is not None:
         rate.plot(rows, plot)
         errors.print(f"plot written to {plot}", soft_wrap=True)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from thinwire.lab import records
 from thinwire.lab.records import Row
+from thinwire.lab.report.words import count
 
 errors = Console(stderr=True, highlight=False, emoji=False)  # "lognormal:-1:" is no picture
 
@@ -65,7 +66,7 @@ def keep(path: Path | None, rows: Sequence[Row]) -> None:
     """Write the rows to a CSV file, if one is wanted."""
     if path is not None:
         records.save(path, rows)
-        errors.print(f"{len(rows)} rows written to {path}", soft_wrap=True)
+        errors.print(f"{count(len(rows), 'row')} written to {path}", soft_wrap=True)
 
 
 def reserve(*paths: Path | None) -> None:

@@ -20,6 +20,7 @@ from thinwire.lab import bench_plan, plan_models, plan_verify
 from thinwire.lab.bench_hosts import FREE
 from thinwire.lab.launch import launch
 from thinwire.lab.net import Network
+from thinwire.lab.records import environment
 from thinwire.planning.outlook import ACCURACY, BASE, Outlook, pays
 from thinwire.planning.picture import check_plot
 from thinwire.planning.planner import METHODS
@@ -117,7 +118,7 @@ def plan(
         found.plot(plot)
         errors.print(f"plot written to {plot}", soft_wrap=True)
     if not verify:
-        sys.stdout.write(found.json() + "\n") if as_json else _print(found)
+        sys.stdout.write(found.json(environment=environment()) + "\n") if as_json else _print(found)
         return
     if not as_json:
         _print(found)
@@ -125,7 +126,7 @@ def plan(
         hear = lambda news: say_so(f"{news[0]}: {news[1]}")  # noqa: E731
         rows = plan_verify.verify(found, wanted, known or "1gbit", hear, budget)
     if as_json:
-        sys.stdout.write(found.json(verified=rows) + "\n")
+        sys.stdout.write(found.json(environment=environment(), verified=rows) + "\n")
         return
     title = f"Forecast for {found.hosts} hosts on this machine, which share its cores, and measured there."
     show(rows, as_json=False, title=title, columns=VERIFIED)

@@ -134,6 +134,10 @@ def simulate(
     what = task if task is not None else f"{model}, {Load.of(model).numel:,} parameters"
     where = f"{rate}, {latency}" + (f", {racks} racks oversubscribed {oversubscription:g} times" if racks > 1 else "")
     title = f"{what}; {workers} workers, {where}."
+    asked: Row = {"model": model} if task is None else {"task": task}
+    asked |= {"rate": rate, "latency": latency, "racks": racks, "oversubscription": oversubscription}
+    asked |= {"stragglers": stragglers, "seed": seed}
+    rows = [{**row, **asked} for row in rows]  # what was simulated, for who reads several files
     show(rows, as_json=as_json, title=title, columns=SHAPES if task is None else NUMBERS, save=save)
     if not as_json:
         _explain(rows)

@@ -16,6 +16,7 @@ from thinwire.cli.output import errors, reserve, show
 from thinwire.compressors.qsgd import Qsgd
 from thinwire.core.payload import HEADER
 from thinwire.core.types import Layout
+from thinwire.lab.catalogue import about
 from thinwire.lab.records import Row
 from thinwire.topology import TOPOLOGIES, Topology, check_topology, gap, get, largest_pull
 from thinwire.topology.picture import CIRCLE, caption, neighbours, picture
@@ -128,7 +129,7 @@ def _draw(graph: Topology, n: int) -> None:
 def _listed(name: str) -> Row:
     make = TOPOLOGIES[name]
     row: Row = {**dict.fromkeys(LIST), "topology": name}
-    row["about"] = (sys.modules[make.__module__].__doc__ or "").strip().splitlines()[0]
+    row["about"] = about(make)
     with suppress(ValueError):  # a graph of the user's own needs arguments
         graph = make()
         degrees = [len(graph.around(rank, 64).peers) for rank in range(64)]

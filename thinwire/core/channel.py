@@ -55,8 +55,7 @@ class Channel(Config):
                 f"{self.compressor.id} decodes to numbers that do not grow with its input: {memory} cannot settle; "
                 f"write Channel(ScaledSign(), {self.memory!r})"
             )
-        if self.memory.feedback is not None:
-            _warn_if_unstable(self.compressor, self.memory.feedback)
+        _warn_if_unstable(self.compressor, self.memory)
         _ = self.encoder  # refuses a codec that the compressor cannot feed
 
     @cached_property
@@ -161,16 +160,16 @@ def check_channel(exchange: str, channel: object) -> None:
         raise TypeError(f"{exchange} takes a Channel; write {exchange}(Channel({channel!r}))")
 
 
-def _warn_if_unstable(compressor: Compressor, memory: Feedback) -> None:
-    """Warn when the residual grows by the worst-case bound and on a Gaussian alike."""
+def _warn_if_unstable(compressor: Compressor, memory: Memory) -> None:
+    """Warn when what the memory keeps grows by the worst-case bound and on a Gaussian alike."""
     bound = compressor.omega(BUCKET)
     if not compressor.unbiased or bound is None or memory.growth(bound) < 1:
         return
     omega = lost(compressor)
     if memory.growth(omega) >= 1:
         warnings.warn(
-            f"error feedback with alpha={memory.alpha}, beta={memory.beta} around {compressor.id} lets errors grow: "
-            f"alpha^2 omega + (beta - alpha)^2 = {memory.growth(omega):.2f} on Gaussian data (omega = {omega:.2f}); "
-            "write ErrorFeedback(alpha=0.2, beta=0.9), or use more levels",
+            f"{memory!r} around {compressor.id} lets errors grow: their square becomes {memory.growth(omega):.2f} "
+            f"times as large per step on Gaussian data (omega = {omega:.2f}); write {memory.steadied(omega)!r}, "
+            f"Shrunk({compressor!r}), or use more levels",
             stacklevel=4,
         )

@@ -76,7 +76,7 @@ class Compressor(Config, ABC):
     ) -> int | Tensor | None:
         """Write p = x + alpha e; then e = beta e + (x - decoded p), in place. Where p is not finite, e stays."""
         wide = x.float()
-        used = self.write(wide + e * alpha, layout, key, body)
+        used = _write(self, wide + e * alpha, layout, key, body)
         sent = torch.zeros_like(wide)
         if layout.numel:
             self.add(body[: None if used is None else int(used)], layout, key, sent, 1.0)
@@ -88,7 +88,7 @@ class Compressor(Config, ABC):
     ) -> Used:
         """`write`, or `write_with_feedback` with e, alpha, beta; what is left to a codec is done with others'."""
         if fed is None:
-            return self.write(x, layout, key, body)
+            return _write(self, x, layout, key, body)
         return self.write_with_feedback(x, layout, key, body, *fed)
 
     def put_each(self, wanted: Sequence[tuple[Payload, Layout, Tensor, Key]]) -> None:
@@ -288,6 +288,17 @@ def keep_error(e: Tensor, beta: float, x: Tensor, sent: Tensor) -> None:
 def scheme(compressor: Compressor, layout: Layout) -> int:
     """A 32-bit digest of the compressor, its settings and the shapes that it is used on, carried in the header."""
     return (compressor.digest + 0x9E3779B1 * layout.digest) & 0xFFFFFFFF
+
+
+def _write(compressor: Compressor, x: Tensor, layout: Layout, key: Key, body: Tensor) -> int | Tensor | None:
+    """`write`, refused where what it says that it used would be taken for damage by a receiver."""
+    used, room = compressor.write(x, layout, key, body), body.numel()
+    if isinstance(used, int) and (used > room or (compressor.fixed_size and used != room)):
+        raise ValueError(
+            f"write of {compressor.id} used {used} bytes, but nbytes is {room}; if sizes depend on the data, write "
+            "fixed_size: ClassVar[bool] = False in the class, and let nbytes be the largest"
+        )
+    return used
 
 
 def _vector(x: Tensor, layout: Layout | None) -> tuple[Tensor, Layout]:

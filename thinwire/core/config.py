@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import entry_points
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from thinwire.core.registry import Registry, suggest
+from thinwire.core.registry import Registry, suggest, word
 
 C = TypeVar("C", bound="Config")
 TYPES: Registry[Config] = Registry("config", "thinwire.configs")
 """Every config class by its name, to which JSON refers."""
+ADDED = ("thinwire.compressors", "thinwire.topologies", "thinwire.methods")
+"""Entry points whose packages may define classes of their own."""
 
 
 class Config:
@@ -30,13 +35,12 @@ class Config:
     @property
     def id(self) -> str:
         """The name and every field that differs from its default: `qsgd:bits=4,norm=l2`; several values: `(1;2)`."""
-        fields = [f for f in dataclasses.fields(self) if f.compare]  # type: ignore[arg-type]
-        return make_id(self.name, {f.name: (getattr(self, f.name), _default(f)) for f in fields})
+        fields = [(f, value) for f, value in _fields(self) if f.compare]
+        return make_id(self.name, {f.name: (value, _default(f)) for f, value in fields})
 
     def to_config(self) -> dict[str, Any]:
         """A dict of JSON values, with the class under 'type'."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {"type": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields}}
+        return {"type": type(self).__name__, **{f.name: _plain(value) for f, value in _fields(self)}}
 
     def to_json(self) -> str:
         """`to_config` as text."""
@@ -62,7 +66,7 @@ def from_config(config: dict[str, Any]) -> Any:
     fields = dict(config)
     if "type" not in fields:
         raise ValueError(f"a config names its class under 'type'; got {sorted(fields)}")
-    cls = TYPES[fields.pop("type")]
+    cls = _class(fields.pop("type"))
     renamed = cls.renamed  # type: ignore[attr-defined]
     fields = {renamed.get(key, key): value for key, value in fields.items()}
     known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -92,6 +96,49 @@ def check_choice(name: str, field: str, value: object, choices: tuple[object, ..
         raise ValueError(f"{name}({field}={value!r}): write {field}={' or '.join(map(repr, choices))}")
 
 
+def _fields(config: Config) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """Its fields and what is in them; a class that JSON could not bring back is refused."""
+    cls = type(config)
+    made = cls.__dict__.get("__dataclass_params__")  # its own, and not those of a class that it derives from
+    if made is None or not made.frozen:
+        raise TypeError(f"{cls.__name__} is no frozen dataclass; write @dataclass(frozen=True) above the class")
+    if "name" not in cls.__dict__:
+        raise TypeError(f'{cls.__name__} has no name of its own; write name: ClassVar[str] = "..." in the class')
+    fields = [(f, getattr(config, f.name)) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for f, value in fields:
+        if not _storable(value):
+            raise TypeError(
+                f"{cls.__name__}({f.name}=...) is a {type(value).__name__}, which JSON would not bring back; "
+                "write a number, a word, a config, or a tuple of these"
+            )
+    return fields
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_storable, value))
+    return value is None or isinstance(value, bool | Real | str | Config)
+
+
+def _class(name: str) -> Callable[..., Config]:
+    """A class by its name. Where it is not known yet, packages that add names are imported, as far as they can be."""
+    if name not in TYPES:
+        for point in (point for group in ADDED for point in entry_points(group=group)):
+            with suppress(Exception):  # that of another package is none of ours; asked for by its id, it is said
+                point.load()
+    if name not in TYPES:
+        near = suggest(name, TYPES)
+        raise ValueError(f"unknown config '{name}'{near}; if a package of your own defines it, import that first")
+    return TYPES[name]
+
+
+def python_number(value: Any) -> Any:
+    """A number of NumPy's as Python's, which JSON can hold and an id can show; anything else as it is."""
+    if isinstance(value, bool | int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     made = field.default_factory
     return field.default if made is dataclasses.MISSING else made()
@@ -100,6 +147,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_config()
+    value = python_number(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)  # 3 and 3.0 are equal, so they must look equal
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
@@ -116,10 +164,10 @@ def _word(value: Any) -> str:
         return f"({value.id})"
     if isinstance(value, tuple):
         return f"({';'.join(map(_item, value))})"
-    word = str(_plain(value))
-    if isinstance(value, str) and any(mark in word for mark in ",:"):
-        return f"({word})"
-    return word.lower() if isinstance(value, bool) or value is None else word
+    text = str(_plain(value))
+    if isinstance(value, str) and (any(mark in text for mark in ",:") or word(text) != text):
+        return f"({text})"  # which would be read as something else
+    return text.lower() if isinstance(value, bool) or value is None else text
 
 
 def _item(value: Any) -> str:

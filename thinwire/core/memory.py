@@ -84,6 +84,17 @@ class Memory(Config, ABC):
         """Where its equations are those of `Feedback`, with e as "residual": an encoder does them in its own pass."""
         return None
 
+    def growth(self, omega: float) -> float:
+        """The factor by which the square of what it keeps of errors changes per step, if a step loses `omega` of it.
+
+        Errors grow without end from 1 on. 0 if there is nothing to grow.
+        """
+        return 0.0
+
+    def steadied(self, omega: float) -> Memory:
+        """The same with settings under which errors do not grow."""
+        return self
+
     @property
     def motion(self) -> int:
         """How many past steps of the parameters `worth` wants to see in `Context.motion`."""

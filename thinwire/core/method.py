@@ -12,7 +12,7 @@ from functools import wraps
 from inspect import cleandoc, signature
 from typing import ClassVar, Literal, NamedTuple, ParamSpec, TypeAlias, final
 
-from thinwire.core.config import Config, check_choice, make_id
+from thinwire.core.config import Config, check_choice, make_id, python_number
 from thinwire.core.exchange import Exchange
 from thinwire.core.recipe import Recipe
 from thinwire.core.registry import Registry, suggest
@@ -156,11 +156,12 @@ def method(name: str, recipe: Stated | None = None) -> Callable[[Callable[P, Met
             wrong = next((key for key in kwargs if key not in taken.parameters), None)
             if wrong is not None and not any(one.kind is one.VAR_KEYWORD for one in taken.parameters.values()):
                 raise TypeError(f"method '{name}' has no setting '{wrong}'{suggest(wrong, taken.parameters)}")
-            bound = taken.bind(*args, **kwargs).arguments
-            label = make_id(name, {k: (v, taken.parameters[k].default) for k, v in bound.items()})
-            return replace(make(*args, **kwargs), label=label)
+            bound = taken.bind(*map(python_number, args), **{k: python_number(v) for k, v in kwargs.items()})
+            label = make_id(name, {k: (v, taken.parameters[k].default) for k, v in bound.arguments.items()})
+            return replace(make(*bound.args, **bound.kwargs), label=label)
 
-        docs = (sys.modules[make.__module__].__doc__, make.__doc__)
+        module = sys.modules.get(make.__module__)  # code that is given to exec has none
+        docs = (module and module.__doc__, make.__doc__)
         labelled.__doc__ = "\n\n".join(cleandoc(text) for text in docs if text)
         METHODS.add(name, labelled)
         if recipe is not None:

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,12 +39,26 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Callable[..., T]:
         if name not in self._made:
-            for point in entry_points(group=self.group):
-                if point.name == name:
-                    self.add(name, point.load())
+            points = [point for point in entry_points(group=self.group) if point.name == name]
+            if len({point.value for point in points}) > 1:
+                places = " and ".join(point.value for point in points)
+                raise ValueError(f"{self.what} '{name}' is in two packages, as {places}; uninstall one of them")
+            for point in points[:1]:
+                self.add(name, self._load(point))
         if name not in self._made:
             raise ValueError(f"unknown {self.what} '{name}'{suggest(name, self)}")
         return self._made[name]
+
+    def _load(self, point: EntryPoint) -> Callable[..., T]:
+        try:
+            made: Callable[..., T] = point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist else "another package"
+            raise ValueError(
+                f"{self.what} '{point.name}' is {point.value} of {package}, which cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._made, *self._elsewhere}))
@@ -74,7 +88,7 @@ class Registry(Generic[T]):
             if key in kwargs:
                 raise ValueError(f"'{text}' sets {key} twice")
             nested = value.startswith("(") and _is_config(types.get(key))
-            kwargs[key] = self.parse(value[1:-1]) if nested else _value(value)
+            kwargs[key] = self.parse(value[1:-1]) if nested else word(value)
             if not nested and not _fits(kwargs[key], types.get(key, Any)):
                 raise ValueError(f"'{part}' in '{text}': {key} is {_spell(types[key])}")
         return make(**kwargs)
@@ -113,7 +127,8 @@ def _is_config(hint: Any) -> bool:
     return all(isinstance(choice, type) and choice not in plain for choice in _choices(hint))
 
 
-def _value(text: str) -> Any:
+def word(text: str) -> Any:
+    """What a setting in an id stands for: a number, true, false, none, or a word; in parentheses, always a word."""
     if text.startswith("(") and text.endswith(")"):
         return text[1:-1]
     words = {"true": True, "false": False, "none": None}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from thinwire.comm import backend
+from thinwire.core.types import Layout
 from thinwire.core.version import VERSION
 from thinwire.engine.groups import Wanted
 from thinwire.engine.handshake import handshake
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from thinwire.engine.settings import Settings
 
 log = logging.getLogger("thinwire")
+PROBE = Layout.flat(1000)  # payloads of which have one size on ranks whose compressors are one
 
 
 def meet(
@@ -50,6 +52,7 @@ def meet(
         "thinwire version": VERSION,
         "method": method.id,
         "the method's settings": method.to_json(),
+        f"the bytes of {PROBE.numel} elements": str([channel.nbytes(PROBE) for channel in method.exchange.channels]),
         "seed": str(seed),
         "drop_dead": str(settings.drop_dead),
         "timeout": str(settings.timeout),

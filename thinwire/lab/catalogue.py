@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -41,7 +42,7 @@ def method_row(name: str) -> Row:
         **_facts(_compressor(one.exchange)),
         "optimizer": one.recipe.words,
         "note": one.recipe.note,
-        "about": _about(make.__module__),
+        "about": about(make),
     }
 
 
@@ -62,10 +63,7 @@ def compressor_rows() -> list[Row]:
     shown = quantisers.every()
     names = {c.name for c in shown.values()}
     shown |= {name: compressors.get(name) for name in compressors.COMPRESSORS if name not in names}
-    return [
-        {"axis": "compressor", "method": text, **_facts(c), "about": _about(type(c).__module__)}
-        for text, c in shown.items()
-    ]
+    return [{"axis": "compressor", "method": text, **_facts(c), "about": about(type(c))} for text, c in shown.items()]
 
 
 def _facts(c: Compressor) -> Row:
@@ -79,8 +77,10 @@ def _facts(c: Compressor) -> Row:
     }
 
 
-def _about(module: str) -> str:
-    return (sys.modules[module].__doc__ or "").strip().splitlines()[0]
+def about(made: Callable[..., object]) -> str:
+    """The first line of the file that it is in, or else its own; another package may have neither."""
+    lines = (sys.modules[made.__module__].__doc__ or made.__doc__ or "").strip().splitlines()
+    return lines[0] if lines else ""
 
 
 def _bits(c: Compressor) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from thinwire import compressors
 from thinwire.core.compressor import Compressor
 
@@ -33,6 +35,6 @@ IDS = (
 )
 
 
-def every() -> dict[str, Compressor]:
-    """An instance of each, by its id with every setting that matters spelt out."""
-    return {text: compressors.get(text) for text in IDS}
+def every(ids: Sequence[str] | None = None) -> dict[str, Compressor]:
+    """An instance of each, by its id with every setting that matters spelt out; or of other ids, if there are any."""
+    return {text: compressors.get(text) for text in ids or IDS}

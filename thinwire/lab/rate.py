@@ -38,9 +38,9 @@ def sources(size: int = SIZE) -> dict[str, tuple[Tensor, Layout]]:
     return {"gaussian": (gauss, flat), "laplace": (laplace, flat), "gradient": gradient.load()}
 
 
-def rows(size: int = SIZE) -> Iterator[Row]:
-    """One row for each source and method."""
-    made = {**quantisers.every(), **{c.id: c for c in map(DeadZone, RATES)}}
+def rows(size: int = SIZE, ids: Sequence[str] | None = None) -> Iterator[Row]:
+    """One row for each source and method; of the compressors `ids` alone, if there are any."""
+    made = quantisers.every(ids) if ids else {**quantisers.every(), **{c.id: c for c in map(DeadZone, RATES)}}
     for source, (x, layout) in sources(size).items():
         for name, c in made.items():
             error = _nmse(c, x, layout)
@@ -54,12 +54,13 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """One panel per source: bits across, error up, Shannon's bound; SVG, PNG or PDF by the name of the file."""
     pyplot = _pyplot()
     names = list(dict.fromkeys(row["source"] for row in rows))
+    families = {_family(row["method"]) for row in rows}
     figure, panels = pyplot.subplots(1, len(names), figsize=(4.6 * len(names), 4.4), sharey=True, squeeze=False)
     for source, panel in zip(names, panels[0], strict=True):
         mine = [row for row in rows if row["source"] == source and row["nmse"] > 0]
         bits = [0.05 * 2 ** (i / 8) for i in range(70)]
         panel.plot(bits, [2.0 ** (-2 * b) for b in bits], color="black", lw=1, label="Shannon, Gaussian")
-        for label, mark in MARKS.items():
+        for label, mark in ((label, mark) for label, mark in MARKS.items() if label in families):
             some = [row for row in mine if _family(row["method"]) == label]
             x, y = [row["bits_per_element"] for row in some], [row["nmse"] for row in some]
             panel.plot(x, y, mark, ms=4, lw=1, label=label)

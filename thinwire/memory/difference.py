@@ -30,7 +30,7 @@ Departs from the papers: nothing. The shifts start at zero, so that EF21's first
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -66,6 +66,14 @@ class Difference(Memory):
     def whole(self) -> bool:
         """Where alpha = 1."""
         return self.alpha == 1
+
+    def growth(self, omega: float) -> float:
+        """alpha^2 omega + (1 - alpha)^2: the factor of the square of x_i - h_i from step to step."""
+        return self.alpha**2 * omega + (1 - self.alpha) ** 2
+
+    def steadied(self, omega: float) -> Memory:
+        """With alpha = 1 / (1 + omega), where x_i - h_i shrinks fastest, in two digits."""
+        return replace(self, alpha=float(f"{1 / (1 + omega):.2g}"))
 
     def slots(self) -> Slots:
         """The sender's shift h_i."""

@@ -22,7 +22,7 @@ Departs from the papers: the rescaling, which neither has; `rescaled=False` leav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -67,6 +67,10 @@ class ErrorFeedback(Memory):
     def growth(self, omega: float) -> float:
         """alpha^2 omega + (beta - alpha)^2: the factor of the squared residual from step to step."""
         return self.feedback.growth(omega)
+
+    def steadied(self, omega: float) -> Memory:
+        """With ECQ-SGD's settings, which suit omega up to 12."""
+        return replace(self, alpha=0.2, beta=0.9)
 
     @property
     def feedback(self) -> Feedback:

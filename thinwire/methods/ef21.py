@@ -11,39 +11,31 @@ or large-batch gradients.
 Reference: Richtarik, Sokolov, Fatkhullin, "EF21: a new, simpler, theoretically better, and practically faster error
 feedback", NeurIPS 2021, arXiv 2106.05203, algorithm 2.
 
-Departs from the paper: the default C is the scaled sign, where the paper's experiments use top-k. For another
-contraction write Method(AllGather(Channel(C, Difference()))).
+Departs from the paper: the default C is the scaled sign, where the paper's experiments use top-k.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
-from thinwire.compressors.int_block import IntBlock
-from thinwire.compressors.one_bit import OneBit
-from thinwire.compressors.scaled_sign import ScaledSign
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
-from thinwire.core.config import check_choice
 from thinwire.core.method import Method, method
 from thinwire.exchange.all_gather import AllGather
 from thinwire.memory.difference import Difference
+from thinwire.methods._parts import contraction
 
-CONTRACTIONS: dict[str, Compressor] = {
-    "scaled-sign": ScaledSign(),
-    "one-bit": OneBit(),
-    "int4": IntBlock(bits=4, block=128),
-}
+SHORT = {"int4": "int:bits=4,block=128"}
+"""Names that are no ids of compressors."""
 
 
 @method("ef21")
-def ef21(compressor: Literal["scaled-sign", "one-bit", "int4"] = "scaled-sign") -> Method:
+def ef21(compressor: str | Compressor = "scaled-sign") -> Method:
     """Compressed differences to the last estimate, through a contraction.
 
-        compressor   C: "scaled-sign", "one-bit" or "int4"
+        compressor   C: an id such as "topk:ratio=0.01", or a Compressor of thinwire.compressors; unbiased ones are
+                     divided by 1 + omega where they lose much; "int4" is "int:bits=4,block=128"
 
-    >>> ef21(compressor="one-bit").id
-    'ef21:compressor=one-bit'
+    >>> ef21(compressor="topk:ratio=0.01").id
+    'ef21:compressor=(topk:ratio=0.01)'
     """
-    check_choice("ef21", "compressor", compressor, tuple(CONTRACTIONS))
-    return Method(AllGather(Channel(CONTRACTIONS[compressor], Difference())))
+    c = SHORT.get(compressor, compressor) if isinstance(compressor, str) else compressor
+    return Method(AllGather(Channel(contraction(c), Difference())))

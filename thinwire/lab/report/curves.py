@@ -68,7 +68,7 @@ def _lines(name: str, rows: Sequence[tuple[str, Row]], series: Series) -> list[L
         x, y = (_numbers(row["curves"], field) for field in (name, "loss"))
         if x and len(x) == len(y):
             seed = f", seed {row['seed']}" if "seed" in row else ""
-            made.append(Line(f"{row['method']} ({run}{seed})", x, _smooth(y), series.mark(row["method"])))
+            made.append(Line(f"{row['method']} ({run}{seed})", x, smooth(y), series.mark(row["method"])))
     return made
 
 
@@ -83,8 +83,11 @@ def _wide(values: Sequence[float]) -> bool:
     return bool(some) and min(some) > 0 and max(some) / min(some) > WIDE
 
 
-def _smooth(values: Sequence[float]) -> list[float]:
-    """The mean of the points around each point."""
-    return [
-        sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - AROUND) : i + AROUND + 1])
-    ]
+def smooth(values: Sequence[float]) -> list[float]:
+    """The mean of the points around each point, as many on either side: near the ends fewer, and the ends alone.
+
+    >>> smooth([3.0, 2.0, 1.0])
+    [3.0, 2.0, 1.0]
+    """
+    sides = [min(AROUND, i, len(values) - 1 - i) for i in range(len(values))]
+    return [sum(values[i - side : i + side + 1]) / (2 * side + 1) for i, side in enumerate(sides)]

@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 OPEN = 12  # rows of a table that is shown unfolded
 NAMED = 3  # runs whose names fit into a heading
 SMOOTH = (
-    "Each point is the mean of those around it, at most four on each side. Press a name to hide its lines; point at "
-    "it, or at a row of the table, to see it alone."
+    "Each point is the mean of those around it, as many on either side, four at most. Press a name to hide its "
+    "lines; point at it, or at a row of the table, to see it alone."
 )
 
 
