@@ -67,8 +67,8 @@ def check_parameter(p: nn.Parameter, name: str) -> None:
         )
     if p.is_meta:
         raise ValueError(
-            f"parameter {name} is on the device 'meta' and has no elements; write model.to_empty(device=...), set its "
-            "parameters, and make the optimizer before it"
+            f"parameter {name} is on the device 'meta' and has no elements; write model.to_empty(device=...), set "
+            "its parameters, and make the optimizer of them"
         )
     if p.dtype not in DTYPES:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
