@@ -50,6 +50,29 @@ def test_compiled_autograd_is_named() -> None:
     assert "write torch._dynamo.config.compiled_autograd = False" in told
 
 
+def in_odd_surroundings() -> list[str]:
+    model = net()
+    told = []
+    torch.set_default_dtype(torch.bfloat16)
+    told.append(said(lambda: tw.attach(model, optimizer_of(model), tw.methods.sgd())))
+    torch.set_default_dtype(torch.float32)
+    with torch.inference_mode():
+        told.append(said(lambda: tw.attach(model, optimizer_of(model), tw.methods.sgd())))
+    with torch.device("meta"):
+        empty = nn.Linear(4, 4)
+    told.append(said(lambda: tw.attach(empty, optimizer_of(empty), tw.methods.sgd())))
+    tw.attach(model, optimizer_of(model), tw.methods.sgd()).detach()
+    return told
+
+
+def test_settings_of_torch_that_would_spoil_vectors_are_refused() -> None:
+    [[dtype, mode, meta]] = on_ranks(in_odd_surroundings, 1)
+    assert "torch's default dtype is torch.bfloat16" in dtype
+    assert "write torch.set_default_dtype(torch.float32)" in dtype
+    assert mode.startswith("ValueError: in torch.inference_mode() nothing can be trained")
+    assert "parameter weight is on the device 'meta'" in meta
+
+
 def test_attach_before_init_process_group() -> None:
     model = net()
     with pytest.raises(ValueError, match=r"write torch.distributed.init_process_group\(\"gloo\"\) before it"):

@@ -48,7 +48,7 @@ class Bucket:
         self.fragment = parcel.fragment
         self.exchange = exchange
         self.layout = parcel.layout
-        self.flat = torch.zeros(self.layout.numel, device=device)
+        self.flat = torch.zeros(self.layout.numel, dtype=torch.float32, device=device)
         self.views = self.cut(self.flat)
         self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
         self.lacks = len(self.views)  # tensors that have not been filled

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
+from thinwire.engine.misuse import check_surroundings
 from thinwire.engine.plan import plan_of
 from thinwire.engine.planner import planner
 from thinwire.engine.signal import source
@@ -56,6 +57,7 @@ class Builder:
     def build(self, method: Method, seed: int) -> Built:
         """Make the plan, the transport, the buckets and the hooks for `method`, after a handshake."""
         settings = self.settings
+        check_surroundings()
         self.share.check(method)
         check_method(method, dist.get_world_size(self.group), drop_dead=settings.drop_dead)
         signal = source(method.sync.of, self.optimizer)

@@ -91,6 +91,17 @@ def check_initialised() -> None:
         )
 
 
+def check_surroundings() -> None:
+    """Refuse settings of torch under which the vectors that a wire makes would be other than it takes them for."""
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(
+            f"torch's default dtype is {torch.get_default_dtype()}, and gradients are exchanged in float32; write "
+            "torch.set_default_dtype(torch.float32) when the model has been made"
+        )
+    if torch.is_inference_mode_enabled():
+        raise ValueError("in torch.inference_mode() nothing can be trained; attach outside of it")
+
+
 def group_of(given: Any) -> dist.ProcessGroup:
     """The process group to exchange in; everybody's if none is given."""
     group = dist.group.WORLD if given is None else given

@@ -65,6 +65,11 @@ def check_parameter(p: nn.Parameter, name: str) -> None:
             'tw.fsdp(model, optimizer, method, replicas=mesh["replicate"]) after fully_shard(model, '
             'mesh=mesh["shard"]), or tw.attach(model, ...) with a model that every rank holds whole'
         )
+    if p.is_meta:
+        raise ValueError(
+            f"parameter {name} is on the device 'meta' and has no elements; write model.to_empty(device=...), set "
+            "its parameters, and make the optimizer of them"
+        )
     if p.dtype not in DTYPES:
         raise ValueError(f"parameter {name} is {p.dtype}; write model.float(), model.bfloat16() or model.half()")
 
