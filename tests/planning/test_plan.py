@@ -127,7 +127,7 @@ def test_bad_input_is_one_sentence() -> None:
         tw.plan(net, x, link="1gbit")
     with pytest.raises(ValueError, match=r'write link=tw\.Network\("1gbit", "1ms"\)'):
         tw.plan(net, x, hosts=4)
-    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got set"):
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got a set"):
         tw.plan(net, {x}, link="1gbit", hosts=4)
     with pytest.raises(ValueError, match="the batch has targets; write loss="):
         tw.plan(net, (x, x), link="1gbit", hosts=4)
