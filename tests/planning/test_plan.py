@@ -224,5 +224,5 @@ def test_a_batch_may_be_a_dict() -> None:
     steps_of({"x": x}, lambda out: out["logits"].sum(), None)(net)[0]()
     with pytest.raises(ValueError, match='the outputs have no loss; put the targets into the batch, as "labels"'):
         steps_of({"x": x}, None, None)(net)[0]()
-    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got str"):
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got a str"):
         steps_of("x", None, None)
