@@ -128,7 +128,7 @@ def test_bad_input_is_one_sentence() -> None:
         tw.plan(net, x, link="1gbit")
     with pytest.raises(ValueError, match=r'write link=tw\.Network\("1gbit", "1ms"\)'):
         tw.plan(net, x, hosts=4)
-    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got set"):
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got a set"):
         tw.plan(net, {x}, link="1gbit", hosts=4)
     with pytest.raises(ValueError, match="the batch has targets; write loss="):
         tw.plan(net, (x, x), link="1gbit", hosts=4)
@@ -235,5 +235,5 @@ def test_a_batch_may_be_a_dict() -> None:
     steps_of({"x": x}, lambda out: out["logits"].sum(), None)(net)[0]()
     with pytest.raises(ValueError, match='the outputs have no loss; put the targets into the batch, as "labels"'):
         steps_of({"x": x}, None, None)(net)[0]()
-    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got str"):
+    with pytest.raises(TypeError, match="a tensor, a pair of inputs and targets, or a dict; got a str"):
         steps_of("x", None, None)

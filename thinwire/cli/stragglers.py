@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -86,8 +87,8 @@ class Asked:
             course.check_workers(self.task, workers)
         for method in self.methods or ():
             tw.method(method)
-        if self.seconds is not None and self.seconds < 10 * TICK:
-            raise ValueError(f"{self.seconds:g} s are too few for tests every {TICK} s; write --seconds {LIMIT:g}")
+        if self.seconds is not None and not 10 * TICK <= self.seconds < math.inf:
+            raise ValueError(f"--seconds {self.seconds:g}: tests come every {TICK} s; write --seconds {LIMIT:g}")
         if self.target is not None and not 0 < self.target < 1:
             raise ValueError(f"target={self.target} is not an accuracy between 0 and 1; write --target {TARGET}")
         if self.seeds is not None and (not self.seeds or min(self.seeds) < 0):

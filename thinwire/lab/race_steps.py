@@ -8,6 +8,7 @@ table with them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from thinwire.lab.records import Row
@@ -90,7 +91,7 @@ def step_of(task: str, name: str, lr: float | None) -> Step:
             f"no step size is recorded for {name} on {task}; write --lr 0.05, or find one with "
             f"thinwire race --task {task} --tune --method {name}"
         )
-    if found <= 0:
+    if not 0 < found < math.inf:
         raise ValueError(f"lr={found} does not step; write --lr 0.05")
     return Step(found, recipe.momentum)
 

@@ -44,6 +44,8 @@ class Job:
         tasks.get(self.task)
         if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}: write --seed 0, or another number that is not negative")
 
     def located(self) -> Job:
         """The same job, with its data found."""

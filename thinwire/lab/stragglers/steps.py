@@ -12,6 +12,7 @@ The rows are in benchmarks/data/race-stragglers-steps.csv, and a test compares t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -102,7 +103,7 @@ def step_of(stragglers: str, workers: int, method: str, lr: float | None) -> flo
             f"--lr 0.1, or find one with thinwire race --tune --stragglers {stragglers} --clock {workers} "
             f"--method {method}"
         )
-    if found <= 0:
+    if not 0 < found < math.inf:
         raise ValueError(f"lr={found} does not step; write --lr 0.1")
     return found
 
