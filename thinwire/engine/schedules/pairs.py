@@ -55,12 +55,14 @@ class Pairs(Schedule):
         self._neighbours.start()
 
     async def run(self) -> None:
-        """Add every step that is taken outside no_sync blocks, with those inside before it."""
+        """Add every step that is taken outside no_sync blocks, with those inside before it; at the end, the rest."""
         loop = self.loop
         before = self.loop.model()  # which lacks the steps that have not been added yet, and what was written since
         while True:
             event = await loop.next(StepBegins, Ends)
             if isinstance(event, Ends):
+                assert self._neighbours is not None
+                self._neighbours.shared.add(self.loop.model() - before)
                 self.loop.set(await self._stop())
                 return
             loop.skipping.look()
