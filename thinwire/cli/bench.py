@@ -37,9 +37,7 @@ from thinwire.lab.net import Network
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Save = Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")]
-Compressors = Annotated[
-    list[str] | None, typer.Option(help="Compressor id; may be repeated (default: those of the docs' table).")
-]
+Compressors = Annotated[list[str] | None, typer.Option(help="Compressor id; may be repeated.")]
 KERNELS = {
     "kernel": "",
     "method": "",
@@ -70,14 +68,8 @@ COMPRESS = {
     "encode_ms": ".2f",
     "decode_ms": ".2f",
 }
-RATE = {
-    "source": "",
-    "method": "",
-    "bits_per_element": ".3f",
-    "nmse": ".2e",
-    "shannon_nmse": ".2e",
-    "gap_bits": ".3f",
-}
+RATE = {"source": "", "method": "", "bits_per_element": ".3f", "nmse": ".2e"}
+RATE |= {"shannon_nmse": ".2e", "gap_bits": ".3f"}
 STEP = {
     "method": "",
     "step_ms": ".1f",
@@ -137,7 +129,7 @@ def root() -> None:
 @app.command("kernels")
 def bench(
     size: Annotated[int | None, typer.Option(help="Floats in the input (default: 2^24, on a GPU 2^26).")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Compressor id; may be repeated.")] = None,
+    method: Compressors = None,
     device: Annotated[str, typer.Option(help="'cpu' or 'cuda'.")] = "cpu",
     backend: Annotated[list[str] | None, typer.Option(help="Kernel tier, or 'all'; may be repeated.")] = None,
     threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated (default: 1 and all).")] = None,
