@@ -80,7 +80,10 @@ def pytest_collection(session: pytest.Session) -> None:
 
         from thinwire import compressors  # noqa: PLC0415
 
-        INSTANCES[:] = map(compressors.get, ids)  # before the tests that have one case for each of them are imported
+        try:
+            INSTANCES[:] = map(compressors.get, ids)  # before tests that have one case for each of them are imported
+        except ValueError as error:
+            raise pytest.UsageError(f"--compressor: {error}") from error
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -11,14 +12,21 @@ from typing import Any, ClassVar, final
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from thinwire import Key, Layout, Method, compressors, methods
+from thinwire import Channel, Comm, Context, Key, Layout, Method, compressors, methods, run, simulate
 from thinwire.compressors import TopK
 from thinwire.core import config, method, registry
 from thinwire.core.compressor import Biased, encode_with_feedback
 from thinwire.core.config import Config, from_config, make_id
+from thinwire.core.slots import Slots
+from thinwire.core.types import State
+from thinwire.exchange import AllGather, AllReduce, Exchange, ScatterGather
+from thinwire.exchange.wrapper import Wrapper
 from thinwire.lab.catalogue import about
+from thinwire.memory import Memory, Slot
+from thinwire.sim import Problem
+from thinwire.sync import Period, Seen
 
 
 class Half(Biased):
@@ -211,3 +219,75 @@ def test_a_factory_in_code_without_a_module(monkeypatch: pytest.MonkeyPatch) -> 
 
     make.__module__ = "not_a_module_at_all"
     assert method.method("of-no-module")(make).__doc__ == "What it does."
+
+
+@final
+@dataclass(frozen=True)
+class Forgetful(Memory):
+    name: ClassVar[str] = "forgetful"
+
+    def slots(self) -> Slots:
+        return {"v": Slot()}
+
+    def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
+        state["v"] += x  # in place, as it should be
+        state["v"] = state["v"] + x
+        return x
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> None:
+        raise AssertionError("nothing was sent")
+
+    def receive(self, got: Tensor, state: State) -> Tensor:
+        raise AssertionError("nothing was sent")
+
+
+@pytest.mark.parametrize("through", [AllGather, ScatterGather])
+def test_a_state_is_changed_in_place(through: Callable[[Channel], Exchange]) -> None:
+    exchange, layout = through(Channel(TopK(), Forgetful())), Layout.flat(10)
+
+    async def worker(comm: Comm) -> Tensor:
+        return await exchange(torch.ones(10), exchange.init(layout, comm), Context(comm, layout, Key(rank=comm.rank)))
+
+    with pytest.raises(TypeError, match=r"state\['v'\] = ... would be forgotten; write state\['v'\].copy_\(...\)"):
+        run(worker, 2)
+
+
+@final
+@dataclass(frozen=True)
+class Returns(Wrapper):
+    name: ClassVar[str] = "returns"
+    of: Exchange
+    what: str = "nothing"
+
+    @property
+    def inner(self) -> Exchange:
+        return self.of
+
+    async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
+        out = await self.of(x, state, ctx)
+        return out[:5] if self.what == "few" else None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("what", "said"), [("few", r"shape \(5,\)"), ("nothing", "NoneType")])
+def test_what_an_exchange_returns_is_looked_at(what: str, said: str) -> None:
+    problem = Problem(lambda: nn.Linear(4, 4), lambda net, rank, step: net(torch.ones(1, 4)).sum())
+    with pytest.raises(TypeError, match=f"returns returned {said}; an exchange returns a vector of 20 elements"):
+        simulate(Method(Returns(AllReduce(), what)), problem, workers=2, steps=1, min_size=0)
+
+
+@final
+@dataclass(frozen=True)
+class Odd(Period):
+    name: ClassVar[str] = "odd"
+    count: float | None = 0
+
+    def steps(self, seen: Seen) -> int:
+        return self.count  # type: ignore[return-value]
+
+
+def test_a_period_is_a_number_of_steps() -> None:
+    seen = Seen(4, 0, 0, 1.0, 1.0, 0.0, 0.0)
+    for count in (0, -2, 2.5, None):
+        with pytest.raises(ValueError, match="write a whole number of steps, 1 or more"):
+            Odd(count).ahead(seen)
+    assert Odd(3).ahead(seen) == 3

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from thinwire.core.config import Config
-from thinwire.core.slots import make
+from thinwire.core.slots import Entries, make
 
 if TYPE_CHECKING:
     import torch
@@ -206,4 +206,6 @@ class Exchange(Config, ABC):
 
 def part(state: State, prefix: str) -> State:
     """The entries under a prefix, named without it."""
-    return {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)} if state else {}
+    if not state:
+        return {}
+    return Entries((name[len(prefix) :], t) for name, t in state.items() if name.startswith(prefix))

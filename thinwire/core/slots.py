@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from thinwire.core.types import Layout, State
 
@@ -53,6 +54,15 @@ class Slot:
 Slots: TypeAlias = Mapping[str, Slot]
 
 
+@final
+class Entries(dict[str, Tensor]):
+    """Some of the entries of a state. Another tensor put among them would be forgotten with them."""
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        if self.get(name) is not tensor:  # x[name] += y sets the tensor that is there
+            raise TypeError(f"state[{name!r}] = ... would be forgotten; write state[{name!r}].copy_(...)")
+
+
 def make(slots: Slots, layout: Layout, device: torch.device | None = None) -> State:
     """The state of a vector at the start."""
     return {
@@ -65,4 +75,4 @@ def cut(state: State, slots: Slots, start: int, stop: int) -> State:
     """The state of elements `start` to `stop`: views of what is per element, and the rest as a whole."""
     if not state:
         return {}
-    return {name: t[start:stop] if slots[name].per == "element" else t for name, t in state.items()}
+    return Entries((name, t[start:stop] if slots[name].per == "element" else t) for name, t in state.items())

@@ -348,7 +348,7 @@ class Runner:
                 self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
             if facts.agrees:
                 _rescale(exchange, chunk, going.lr)
-            out = await exchange(x, chunk.state, Context(comm, *context))
+            out = _vector(exchange, await exchange(x, chunk.state, Context(comm, *context)), x)
             if out is not x and out.data_ptr() != x.data_ptr():
                 x.copy_(out)
 
@@ -365,6 +365,14 @@ def _begin(going: Round, chunk: Chunk, context: Promise) -> Work[None]:
                 context.verdicts.send()
 
     return begin
+
+
+def _vector(exchange: Exchange, out: object, like: Tensor) -> Tensor:
+    """What an exchange returned, refused where it is nothing like what it was given."""
+    if not isinstance(out, torch.Tensor) or out.shape != like.shape:
+        got = f"shape {tuple(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
+        raise TypeError(f"{exchange.name} returned {got}; an exchange returns a vector of {like.numel()} elements")
+    return out
 
 
 @contextmanager

@@ -116,7 +116,7 @@ class Calendar:
         """After `now` steps."""
         due = [fragment for fragment, step in enumerate(self._steps) if step <= now]
         if due:
-            ahead = self._period.steps(Seen(self._every, self._launched, now, 1.0, 1.0, 1.0, 1.0))
+            ahead = self._period.ahead(Seen(self._every, self._launched, now, 1.0, 1.0, 1.0, 1.0))
             self._launched += len(due)
             for fragment in due:
                 self._steps[fragment] = now + ahead

@@ -11,7 +11,8 @@ A round is: local steps; d is exchanged; `OuterStep` moves the anchor by d; `Mer
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 from thinwire.core.config import Config
 
@@ -81,3 +82,11 @@ class Period(Config, ABC):
     @abstractmethod
     def steps(self, seen: Seen) -> int:
         """Steps from this round to the next."""
+
+    @final
+    def ahead(self, seen: Seen) -> int:
+        """`steps`, refused where it is no number of steps."""
+        steps: object = self.steps(seen)
+        if not isinstance(steps, Integral) or steps < 1:
+            raise ValueError(f"{self!r}.steps(...) is {steps!r}; write a whole number of steps, 1 or more")
+        return int(steps)

@@ -140,7 +140,7 @@ class Outer(Schedule):
             kept["first"] = [loss, lr]
         first_loss, first_lr = kept["first"]
         every = loop.method.sync.every
-        return period.steps(Seen(every, kept["launched"], kept["step"], lr, first_lr, loss, first_loss))
+        return period.ahead(Seen(every, kept["launched"], kept["step"], lr, first_lr, loss, first_loss))
 
     @torch.no_grad()
     def _launch(self, number: int) -> None:
