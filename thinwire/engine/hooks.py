@@ -21,6 +21,7 @@ from torch.optim import LBFGS
 
 from thinwire.engine.accumulated import when_accumulated
 from thinwire.engine.driver import Driver
+from thinwire.engine.loading import Loading
 from thinwire.engine.local import gradient
 from thinwire.engine.needs import Needs
 from thinwire.engine.schedules.choose import schedule as schedule_of
@@ -54,7 +55,7 @@ class HookDriver(Driver):
     def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         super().__init__(loop, schedule)
         self._blocking = run
-        self._begun: list[int] = []  # the versions of the parameters that training begins with, until a step is taken
+        self._loading: Loading | None = None  # where a model that is loaded after attach would be lost
         self._hooks: list[Removable] = []
         if loop.optimizer is not None:
             self._hooks = [
@@ -74,15 +75,10 @@ class HookDriver(Driver):
             hook.remove()
         self._hooks = []
 
-    async def start(self) -> None:
-        """Let the schedule run up to its first event."""
-        await super().start()
-        if self.schedule.kept_model:
-            self._begun = [p._version for p, _ in self.loop.trained]
-
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Let the schedule take up what was saved, with the model that it keeps."""
-        self._begun = []
+        if self._loading is not None:
+            self._loading.over()
         super().load(saved, resized=resized)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -101,7 +97,8 @@ class HookDriver(Driver):
         """
         if self.loop.piecemeal:
             return None
-        self._check_unchanged()
+        if self._loading is not None:
+            self._loading.check()
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         method = self.loop.method
         together = not method.sync.of.models and not method.exchange.served  # all ranks take one step
@@ -127,18 +124,6 @@ class HookDriver(Driver):
         self.run(self.step_begins())
         computed = [loss]
         return (args[0], lambda: computed.pop() if computed else closure()), {}
-
-    def _check_unchanged(self) -> None:
-        """Refuse a model that was loaded after attach where another one is kept, to which training would go back."""
-        if not self._begun:
-            return
-        for (p, item), version in zip(self.loop.trained, self._begun, strict=True):
-            if p._version != version:
-                raise ValueError(
-                    f"{item.name} was changed after attach, and {self.schedule.kept_model} is still what attach found"
-                    "; load the model before attach, or write wire.load_state_dict(state) after it"
-                )
-        self._begun = []
 
     def _with_mean_loss(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure that every rank gets the same loss from.
@@ -183,6 +168,9 @@ class Hooks(HookDriver):
         if schedule.hears_gradients:
             told = weakref.WeakMethod(self.accumulated)
             self._hooks += [when_accumulated(place.one.parameter, told) for place in loop.filling.places]
+        if schedule.kept_model and model is not None:
+            self._loading = Loading(model, schedule.kept_model)
+            self._hooks.append(self._loading)
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"
