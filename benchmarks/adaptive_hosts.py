@@ -4,8 +4,8 @@
 
 Writes benchmarks/data/adaptive-hosts.csv; rows of a net that is not named stay. benchmarks/adaptive.py forecasts such
 steps from shapes; here links, nets and gradients are real. Two hosts of a lab, which share the cores of the machine,
-train ResNet-50 on Fashion-MNIST (23.5 million parameters) or GPT-2 small on words of Python's standard library, both
-with SGD. `none` is a step without communication.
+train ResNet-50 on Fashion-MNIST (23.5 million parameters) with SGD, or GPT-2 small on words of Python's standard
+library with AdamW. `none` is a step without communication.
 
 `adaptive` chooses from the gradients of its first steps, at a rate that is not limited. Then its steps are timed:
 they add up gradients for the next choice, which is not made among them. The shares of `lags, hidden` are the largest
@@ -29,7 +29,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 from torch.autograd import backward
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 import thinwire as tw
 from thinwire.lab import gpt2, records, uneven
@@ -76,7 +76,7 @@ def stepper(problem: Problem, net: nn.Module, optimizer: Optimizer) -> Step:
 def layers(problem: Problem) -> list[Layer]:
     """How long backward goes on after each gradient is complete, on rank 0, without communication."""
     net = problem.model()
-    step, ready = stepper(problem, net, SGD(net.parameters(), lr=0.0)), dict[str, float]()
+    step, ready = stepper(problem, net, problem.optimizer(net.parameters())), dict[str, float]()
     for name, p in net.named_parameters():
         p.register_post_accumulate_grad_hook(lambda _, name=name: ready.update({name: time.perf_counter()}))
     for _ in range(WARM):
@@ -101,7 +101,7 @@ def method_of(row: str, seen: list[Layer], rate: str) -> tw.Method:
 def contestant(row: str, problem: Problem, seen: list[Layer], rate: str) -> Iterator[Contestant]:
     """A fresh net under the row's method."""
     net = problem.model()
-    optimizer = SGD(net.parameters(), lr=0.01)
+    optimizer = problem.optimizer(net.parameters())
     if row == "none":
         yield Contestant(stepper(problem, net, optimizer))
     else:
