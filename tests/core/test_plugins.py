@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from thinwire.compressors import TopK
 from thinwire.core import config, method, registry
 from thinwire.core.compressor import Biased, encode_with_feedback
 from thinwire.core.config import Config, from_config, make_id
-from thinwire.core.slots import Slots
+from thinwire.core.slots import Slots, cut
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, AllReduce, Exchange, ScatterGather
 from thinwire.exchange.wrapper import Wrapper
@@ -231,6 +232,7 @@ class Forgetful(Memory):
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         state["v"] += x  # in place, as it should be
+        state["norm"] = x.norm()  # for `after`
         state["v"] = state["v"] + x
         return x
 
@@ -250,6 +252,14 @@ def test_a_state_is_changed_in_place(through: Callable[[Channel], Exchange]) -> 
 
     with pytest.raises(TypeError, match=r"state\['v'\] = ... would be forgotten; write state\['v'\].copy_\(...\)"):
         run(worker, 2)
+
+
+def test_another_tensor_in_a_state_is_refused_however_it_is_put_there() -> None:
+    state = cut({"v": torch.zeros(4)}, {"v": Slot()}, 0, 2)
+    for put in (lambda: state.update(v=torch.ones(2)), lambda: state.__ior__({"v": torch.ones(2)})):
+        with pytest.raises(TypeError, match="would be forgotten"):
+            put()
+    assert type(copy.deepcopy(state)) is dict
 
 
 @final

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from fsdp_cases import BOTH, LONG, OUTER, world
 from fsdp_fresh import fresh
+from fsdp_hooked import hooked
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
@@ -43,7 +44,7 @@ SENTENCES = {
 
 
 def here(folder: str) -> dict[str, Any]:
-    return {**world(folder, long=LONG), "fresh": fresh()}
+    return {**world(folder, long=LONG), "fresh": fresh(), "hooked": hooked()}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,12 @@ def test_gradients_accumulate(ranks: list[dict[str, Any]]) -> None:
     for one in ranks:
         assert one["accumulated"].pop("rounds") == 2
         assert all(distance < NEAR for distance in one["accumulated"].values())
+
+
+def test_hooks_that_are_registered_later(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        assert one["hooked"]["apart"] < NEAR
+        assert one["hooked"]["calls"] == 3
 
 
 def test_parameters_without_gradients(ranks: list[dict[str, Any]]) -> None:

@@ -77,20 +77,25 @@ def loaded_after_attach(name: str) -> list[str]:
     model, other = net(), net(seed=1).state_dict()
     optimizer = sgd(model)
     with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
-        state = wire.state_dict()
+        state, own = wire.state_dict(), copy.deepcopy(model.state_dict())
         model.load_state_dict(other)
         told = [said(lambda: train(model, optimizer, range(1)))]
         wire.load_state_dict(state)
         model.load_state_dict(model.state_dict())
         told.append(said(lambda: train(model, optimizer, range(2))))
+    with tw.attach(model, optimizer, tw.method(name), min_size=0):
+        here = copy.deepcopy(model.state_dict())
+        model.load_state_dict(own)  # as to test it
+        model.load_state_dict(here)
+        told.append(said(lambda: train(model, optimizer, range(1))))
     return told
 
 
 @pytest.mark.parametrize(("name", "kept"), [("sparse-loco:every=2", "the anchor"), ("asgd", "the servers' model")])
 def test_a_model_that_training_would_not_go_on_from_is_refused(name: str, kept: str) -> None:
-    for changed, resumed in on_ranks(loaded_after_attach, 2, name):
+    for changed, resumed, restored in on_ranks(loaded_after_attach, 2, name):
         assert f"a model was loaded after attach, and {kept} is still what attach found" in changed
-        assert resumed == ""
+        assert resumed == restored == ""
 
 
 def two_passes() -> list[Any]:

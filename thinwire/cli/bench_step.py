@@ -101,9 +101,7 @@ def bench_step(
     for_hosts = {"rate": rate != "1gbit", "latency": latency, "batch": batch, "model": model, "planned": planned}
     stray = [f"--{name}" for name, given in (for_hosts if hosts is None else {"workers": workers}).items() if given]
     if stray:
-        raise ValueError(
-            f"{', '.join(stray)}: with {'--hosts' if hosts is None else '--local'} alone; leave that out"
-        )
+        raise ValueError(f"{', '.join(stray)}: only with {'--hosts' if hosts is None else '--local'}; leave them out")
     if hosts is None:
         gpu = device == "cuda"
         workers = (4 if gpu else 2) if workers is None else workers

@@ -78,7 +78,7 @@ def _read(made: Reproduction, path: Path) -> list[Row]:
         made.summary(rows)
         if rows:
             return rows
-    except KeyError:  # a column of another comparison
+    except (KeyError, TypeError):  # columns of another comparison
         pass
     name = made.name
     raise ValueError(f"{path} has no rows of {name}; write thinwire reproduce {name} --save {name}.csv")

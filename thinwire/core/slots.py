@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -56,11 +56,27 @@ Slots: TypeAlias = Mapping[str, Slot]
 
 @final
 class Entries(dict[str, Tensor]):
-    """Some of the entries of a state. Another tensor put among them would be forgotten with them."""
+    """Some of the entries of a state. Another tensor put in the place of one would be forgotten with them.
+
+    A name that is none of the state's is a memory's own until it has sent.
+    """
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
-        if self.get(name) is not tensor:  # x[name] += y sets the tensor that is there
+        if name in self and self[name] is not tensor:  # x[name] += y sets the tensor that is there
             raise TypeError(f"state[{name!r}] = ... would be forgotten; write state[{name!r}].copy_(...)")
+        super().__setitem__(name, tensor)
+
+    def update(self, *others: Any, **more: Tensor) -> None:
+        """One by one."""
+        for name, tensor in dict(*others, **more).items():
+            self[name] = tensor
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # copies are for whoever makes them
 
 
 def make(slots: Slots, layout: Layout, device: torch.device | None = None) -> State:

@@ -19,7 +19,7 @@ import torch
 from torch.autograd import Variable
 from torch.optim import LBFGS
 
-from thinwire.engine.accumulated import when_accumulated
+from thinwire.engine.accumulated import move_last, when_accumulated
 from thinwire.engine.driver import Driver
 from thinwire.engine.loading import Loading
 from thinwire.engine.local import gradient
@@ -163,13 +163,13 @@ class Hooks(HookDriver):
     ) -> None:
         super().__init__(loop, schedule, run)
         self._pass: weakref.ref[Any] | None = None  # what ends the backward pass that exchanges, while there is one
-        self._incomplete: list[Tensor] = []  # parameters whose gradients are complete when this pass ends
+        self._incomplete: list[tuple[Tensor, int]] = []  # parameters whose hooks have not all run, and the one here
         self._ends, self._waits = (torch.compiler.disable(one) for one in (self._backward_ends, self._all_launched))
         if schedule.hears_gradients:
             told = weakref.WeakMethod(self.accumulated)
             self._hooks += [when_accumulated(place.one.parameter, told) for place in loop.filling.places]
         if schedule.kept_model and model is not None:
-            self._loading = Loading(model, schedule.kept_model)
+            self._loading = Loading(model, [p for p, _ in loop.trained], schedule.kept_model)
             self._hooks.append(self._loading)
         self._needs: Needs | None = None
         if schedule.into_forward:
@@ -200,7 +200,7 @@ class Hooks(HookDriver):
                     around.enter_context(torch.autocast(kind, enabled=False))
                 self.run(self.schedule.catch_up(buckets))
 
-    def accumulated(self, p: Tensor, complete: bool) -> None:
+    def accumulated(self, p: Tensor, early: int | None) -> None:
         """Take a gradient, now or when this pass ends."""
         if self.loop.quiet():
             return
@@ -209,8 +209,8 @@ class Hooks(HookDriver):
             ends = partial(self._ends)  # an object of this pass
             self._pass, self._incomplete = weakref.ref(ends), []
             Variable._execution_engine.queue_callback(ends)
-        if not complete:
-            self._incomplete.append(p)
+        if early is not None:
+            self._incomplete.append((p, early))
             return
         try:
             self._take(p)
@@ -259,7 +259,8 @@ class Hooks(HookDriver):
         """Run at the end of backward. The callback that is queued here runs after those of all other wires."""
         self._pass = None
         with _raising_last():
-            for p in self._incomplete:
+            for p, hook in self._incomplete:
+                move_last(p, hook)
                 self._take(p)
             self.run(self.backward_ends())
             Variable._execution_engine.queue_callback(self._waits)

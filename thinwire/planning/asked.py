@@ -75,7 +75,11 @@ def check_alike(company: Company, methods: Sequence[Method], hosts: int, link: o
 def check_names(net: nn.Module, batch: Mapping[str, Any]) -> None:
     """Refuse a dict whose names the model does not take."""
     try:
-        signature(net.forward).bind(**batch)
+        taken = signature(net.forward)
+    except ValueError:  # a traced model has none
+        return
+    try:
+        taken.bind(**batch)
     except TypeError as error:
         raise TypeError(
             f"the batch is a dict, which goes to {type(net).__name__} as model(**batch): {error}; where the model "
