@@ -117,7 +117,7 @@ class Member:
             self._quiet -= 1
 
     def samples(self, count: int) -> None:
-        """This many samples belong to the step that follows: a way weighs as much as the samples on it.
+        """Say how many samples the step that follows has: a way weighs as much as the samples on it.
 
         Call it before `optimizer.step()`, which may end the round that they belong to. Replicas that never say so
         weigh the same.
