@@ -108,7 +108,10 @@ def test_bench_kernels(capsys: pytest.CaptureFixture[str], backend: str) -> None
         (["bench", "step"], "write thinwire bench step --local"),
         (["bench", "step", "--local", "--params", "0"], "positive numbers"),
         (["bench", "step", "--local", "--workers", "0"], "write --workers 4"),
-        (["bench", "step", "--local", "--planned", "--batch", "2"], "--batch, --planned: with --hosts alone"),
+        (
+            ["bench", "step", "--local", "--planned", "--batch", "2"],
+            "--batch, --planned: only with --hosts; leave them out",
+        ),
         (["bench", "step", "--hosts", "2", "--budget", "inf"], "positive numbers"),
         (["bench", "plan", "--hosts", "2,x"], "--hosts 2,x: between how many? write --hosts 2,4,8"),
         (["bench", "rate", "--size", "9" * 26], "is larger than any number of a command"),
