@@ -11,10 +11,10 @@ A round is: local steps; d is exchanged; `OuterStep` moves the anchor by d; `Mer
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 from thinwire.core.config import Config
+from thinwire.core.given import is_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ class Period(Config, ABC):
     @final
     def ahead(self, seen: Seen) -> int:
         """`steps`, refused where it is no number of steps."""
-        steps: object = self.steps(seen)
-        if not isinstance(steps, Integral) or steps < 1:
+        steps = self.steps(seen)
+        if not is_whole(steps, least=1):
             raise ValueError(f"{self!r}.steps(...) is {steps!r}; write a whole number of steps, 1 or more")
         return int(steps)

@@ -138,7 +138,7 @@ class Adapted(Schedule):
 def add_finite(seen: Tensor, grad: Tensor) -> None:
     """G = G + g; what is not finite counts as 0, since such a step is not taken.
 
-    A CPU does it in pieces that stay in its cache: a copy of a whole large gradient takes four times as long.
+    A CPU does it in pieces that stay in its cache: a copy of a whole large gradient would be new memory every time.
     """
     seen, grad = torch.atleast_1d(seen, grad)
     rows = max(1, PIECE * len(grad) // max(1, grad.numel())) if grad.is_cpu else max(1, len(grad))
