@@ -3,11 +3,15 @@
 Layer l multiplies a fixed matrix of its own with its weights, with as many rows as make the model's operations, and
 hands on one number, which scales the matrix of layer l + 1. So forward and backward take what they take in the model,
 gradients become complete in the model's order, and nothing has to fit together.
+
+A vector may carry the operations of a matrix whose gradient is complete elsewhere, as the last norm of a GPT-2
+carries those of the head. They are done with a fixed matrix of that size: as products of the vector alone they would
+be bound by memory and take several times as long as the head does.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -38,19 +42,39 @@ class Layer(nn.Module):
     def __init__(self, weight: Weight, batch: int, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(0.1 * torch.randn(weight.shape, generator=generator))
-        rows = _rows(weight, batch)
         columns = weight.numel // weight.shape[0] if len(weight.shape) > 1 else weight.numel
+        across = round(weight.flops / (2 * weight.numel)) if len(weight.shape) == 1 else 0
+        rows = batch if across else round(batch * weight.flops / (2 * weight.numel))
         self._input = torch.randn(rows, columns, generator=generator) if rows else None
+        self._carried = torch.randn(columns, across, generator=generator) if across else None
 
     def forward(self, x: Tensor) -> Tensor:
         """From one number to the next."""
         weight = self.weight
         if self._input is None:
             return x + 0.1 * weight.mean()
-        matrix = weight.view(len(weight), -1) if weight.dim() > 1 else weight.view(1, -1)
-        return x + 0.1 * ((self._input * x) @ matrix.t()).mean()
+        if self._carried is not None:
+            return x + 0.1 * _mean_of_product(self._input * x * weight, self._carried)
+        return x + 0.1 * ((self._input * x) @ weight.view(len(weight), -1).t()).mean()
 
 
-def _rows(weight: Weight, batch: int) -> int:
-    """Each row takes a multiplication and an addition per element."""
-    return round(batch * weight.flops / (2 * weight.numel))
+@final
+class _Product(torch.autograd.Function):
+    """The mean of a product; backward computes the gradients of both factors, and returns that of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right)
+        return (left @ right).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        left, right = ctx.saved_tensors
+        grad = (grads[0] / (len(left) * right.shape[1])).expand(len(left), right.shape[1]).contiguous()
+        left.t() @ grad  # which a real head computes, too
+        return grad @ right.t(), None
+
+
+def _mean_of_product(left: Tensor, right: Tensor) -> Tensor:
+    mean: Tensor = _Product.apply(left, right)  # type: ignore[no-untyped-call]
+    return mean
