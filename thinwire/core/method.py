@@ -28,6 +28,7 @@ class Sizes(NamedTuple):
     bucket_mb: float
     chunk_mb: float
     in_flight: int
+    sum_mb: float  # of what is summed as it is; infinite where a bucket's sum is one piece
 
 
 ON_CPU, ON_GPU = (16.0, 16.0), (128.0, 192.0)  # buckets and chunks
@@ -41,7 +42,8 @@ class Overlap(Config):
     """What else happens meanwhile: how parameters are bucketed, how buckets are cut, how many pieces are open.
 
     Buckets of `bucket_mb` (of float32) are launched as backward fills them, and travel in chunks of `chunk_mb`, of
-    which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded.
+    which `in_flight` are open at a time: one is encoded while another is on the wire and a third is decoded. Where
+    nothing is encoded, a bucket is summed in one piece, unless `chunk_mb` or `into_forward` is given.
 
     What is None depends on where the gradients are. On a CPU both sizes are 16. To a GPU large pieces are no slower
     than small ones, but the host takes as long to launch them: there buckets have a quarter of the model, from 64 to
@@ -78,17 +80,21 @@ class Overlap(Config):
         """What the settings are for gradients on this kind of device, in a model of so many megabytes.
 
         >>> Overlap(chunk_mb=4).sizes("cuda", model_mb=400)
-        Sizes(first_mb=25.0, bucket_mb=100.0, chunk_mb=4, in_flight=5)
+        Sizes(first_mb=25.0, bucket_mb=100.0, chunk_mb=4, in_flight=5, sum_mb=4)
         """
         bucket, chunk = ON_GPU if device == "cuda" else ON_CPU
         if device == "cuda":
             bucket = min(bucket, max(LEAST_ON_GPU, model_mb / QUARTERS))
         first = bucket / QUARTERS if device == "cuda" else bucket
+        chunk = chunk if self.chunk_mb is None else self.chunk_mb
+        # In one lane, a large sum would share the link with smaller ones in the others, which are needed after it.
+        cut = self.chunk_mb is not None or self.into_forward is not None
         return Sizes(
             first if self.bucket_mb is None else self.bucket_mb,
             bucket if self.bucket_mb is None else self.bucket_mb,
-            chunk if self.chunk_mb is None else self.chunk_mb,
+            chunk,
             self.in_flight,
+            chunk if cut else math.inf,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -40,7 +41,9 @@ class Chunk:
 class Bucket:
     """`views[i]` is tensor i inside the flat buffer. A round sends this buffer, or a vector that it borrows."""
 
-    def __init__(self, index: int, parcel: Parcel, exchange: Exchange, comm: Comm, chunk_mb: float) -> None:
+    def __init__(
+        self, index: int, parcel: Parcel, exchange: Exchange, comm: Comm, chunk_mb: float, sum_mb: float = math.inf
+    ) -> None:
         device = parcel.items[0].device
         self.index = index
         self.items = parcel.items
@@ -56,12 +59,14 @@ class Bucket:
         self.streams: set[torch.cuda.Stream] = set()  # those that filled it in this round, where it is on a GPU
         self.open: list[Round] = []  # rounds under way, the oldest first
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
-        self.whole = Chunk(0, self.layout.numel, self.layout, {})  # for exchanges that keep nothing
-        cuts = [(0, self.layout.numel)] if exchange.whole_tensors else chunks(self.layout.numel, chunk_mb)
+        numel = self.layout.numel
+        cuts = [(0, numel)] if exchange.whole_tensors else chunks(numel, chunk_mb)
         self.chunks = []
         for start, stop in cuts:
             layout = self.layout.cut(start, stop)
             self.chunks.append(Chunk(start, stop, layout, exchange.init(layout, comm, device)))
+        # For plain sums, which keep nothing.
+        self.sums = [Chunk(at, to, self.layout.cut(at, to), {}) for at, to in chunks(numel, sum_mb)]
 
     def cut(self, x: Tensor) -> list[Tensor]:
         """The tensors inside a vector that lies like the buffer."""

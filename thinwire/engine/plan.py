@@ -172,7 +172,7 @@ def chunks(numel: int, chunk_mb: float) -> list[tuple[int, int]]:
     >>> chunks(3000, 4096 / 2**20)
     [(0, 1024), (1024, 2048), (2048, 3000)]
     """
-    limit = max(TILE, int(chunk_mb * (1 << 20) / 4))
+    limit = max(TILE, int(min(chunk_mb * (1 << 20) / 4, numel)))
     count = max(1, -(-numel // limit))
     size = max(TILE, -(-numel // (count * TILE)) * TILE)
     return [(start, min(start + size, numel)) for start in range(0, max(numel, 1), size)]

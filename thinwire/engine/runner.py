@@ -51,14 +51,14 @@ class Facts(NamedTuple):
 
     agrees: bool
     carries_nan: bool
-    whole: bool  # nothing is kept by chunk, so that the bucket travels whole
+    bare: bool  # a plain sum, of which nothing is kept by chunk
     measurable: bool
 
     @classmethod
     def of(cls, exchange: Exchange) -> Facts:
         """The facts of an exchange."""
-        whole = exchange.carries_nan and not exchange.remembers
-        return cls(exchange.agrees, exchange.carries_nan, whole, exchange.measurable)
+        bare = exchange.carries_nan and not exchange.remembers
+        return cls(exchange.agrees, exchange.carries_nan, bare, exchange.measurable)
 
 
 class Promise(NamedTuple):
@@ -124,7 +124,7 @@ class Runner:
         compressed = parcel.compressed and exchange != self.plain and not exchange.served
         exchange = self.method.exchange if compressed else self.plain
         sizes = self.method.overlap.sizes(parcel.items[0].device.type)
-        return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb)
+        return Bucket(index, parcel, exchange, self.comm, sizes.chunk_mb, sizes.sum_mb)
 
     async def latest(self) -> int:
         """The largest number of rounds that a rank has taken."""
@@ -156,7 +156,7 @@ class Runner:
         x = bucket.flat if x is None else x
         going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite, since)
         going.launched = self.telemetry.now()
-        chunks = [bucket.whole] if facts.whole else bucket.chunks
+        chunks = bucket.sums if facts.bare else bucket.chunks
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
         at_once = facts.agrees and not facts.carries_nan and len(chunks) == 1
         if facts.agrees and not at_once and (alone or not facts.carries_nan):

@@ -166,7 +166,7 @@ def _planned(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]
 @contextmanager
 def _into_forward(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]:
     """The same in small buckets, sent as they are needed, whose results may arrive in the next forward pass."""
-    method = replace(tw.method(text), overlap=tw.Overlap(bucket_mb=4, in_flight=2, into_forward="need"))
+    method = replace(tw.method(text), overlap=tw.Overlap(bucket_mb=4, chunk_mb=4, in_flight=2, into_forward="need"))
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
         step, warm = steps(net, optimizer), method.sync.warmup

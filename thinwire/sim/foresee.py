@@ -170,6 +170,7 @@ def foresee(
             raise ValueError(
                 f"{method.id}: only gradients in step are waited for layer by layer; leave into_forward out"
             )
+        method = replace(method, overlap=replace(method.overlap, into_forward=into_forward))
     if into_forward == "need":
         plan = in_order(plan, load, cost(method, load.device, seconds), method.lanes(load.device))
     Interfaces(network, workers)  # refuses hosts and racks that do not fit

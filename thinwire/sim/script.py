@@ -18,7 +18,7 @@ from thinwire.engine.runner import Facts
 
 if TYPE_CHECKING:
     from thinwire.core.exchange import Exchange
-    from thinwire.core.method import Method
+    from thinwire.core.method import Method, Sizes
     from thinwire.core.types import Layout
     from thinwire.engine.plan import Parcel, Plan
     from thinwire.sim.costs import Costs
@@ -96,7 +96,7 @@ def _add(
     """The pieces of one bucket, as `Runner.launch` has them; returns the bytes of an agreement that is still owed."""
     exchange = method.exchange if parcel.compressed else method.exchange.plain
     facts = Facts.of(exchange)
-    cuts = _cuts(exchange, facts, parcel.layout, method.overlap.sizes(device).chunk_mb)
+    cuts = _cuts(exchange, facts, parcel.layout, method.overlap.sizes(device))
     agreement = (Reduce(AGREEMENT + len(parcel.items)),) if facts.agrees else ()
     at_once = bool(agreement) and not facts.carries_nan and len(cuts) == 1
     agreed = None
@@ -110,7 +110,8 @@ def _add(
     return AGREEMENT + len(parcel.items) if owed else 0
 
 
-def _cuts(exchange: Exchange, facts: Facts, layout: Layout, chunk_mb: float) -> list[Layout]:
-    if facts.whole or exchange.whole_tensors:
+def _cuts(exchange: Exchange, facts: Facts, layout: Layout, sizes: Sizes) -> list[Layout]:
+    if exchange.whole_tensors and not facts.bare:
         return [layout]
-    return [layout.cut(start, stop) for start, stop in chunks(layout.numel, chunk_mb)]
+    mb = sizes.sum_mb if facts.bare else sizes.chunk_mb
+    return [layout.cut(start, stop) for start, stop in chunks(layout.numel, mb)]

@@ -230,7 +230,7 @@ class Outer(Schedule):
         self._rounds = {}
         for bucket in self.loop.buckets:
             bucket.open.clear()
-            for chunk in (bucket.whole, *bucket.chunks):
+            for chunk in (*bucket.sums, *bucket.chunks):
                 chunk.last = chunk.handover = None
 
     async def save(self) -> dict[str, Any]:
