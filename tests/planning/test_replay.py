@@ -74,6 +74,25 @@ def test_sending_costs_a_host_that_is_slower_than_its_link() -> None:
     assert done.waited["processor"] == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("rate", [1e7, 1e8, 1e9, 1e11])
+def test_what_rounds_cost_the_host_passes_while_the_link_carries_them(rate: float) -> None:
+    n, round_, byte = 8, 1e-3, 1e-9
+    place = Place(n, Link(rate, 1e-4, goodput=1.0), Sockets(ring=Cost(round_, byte)))
+    sent, rounds = 2 * (n - 1) / n * MB, 2 * (n - 1)
+    expected = rounds * 1e-4 + max(sent * 8 / rate, rounds * round_ + sent * byte)
+    assert one_step(Script((Ask("ring", MB),)), place=place) == pytest.approx(expected, rel=1e-9)
+    nothing = one_step(Script((Ask("ring", 0.0),)), place=place)
+    assert nothing == pytest.approx(rounds * (1e-4 + round_), rel=1e-9)
+
+
+def test_messages_take_as_long_as_they_did_when_all_ranks_of_a_machine_sent_them() -> None:
+    """Processor time is that of the busiest rank, and may be more than a rank's share of the cores."""
+    item, sockets = Item("w", (250_000,), CPU), Sockets(ring=Cost(byte=1e-8, cpu=1e-8))
+    computing = Computing((item,), (1e-9,), 1e-9, (1e-9,), cores=0.25, share=0.25)
+    one = Contestant("sgd", (Sending(("w",), (Script((Ask("ring", MB),)),)),), 5)
+    assert Setting(2, Link(1e11), computing, sockets).seconds(one) == pytest.approx(MB * 1e-8, rel=1e-6)
+
+
 def test_small_messages_wait_in_the_queue_of_a_full_link() -> None:
     large, small = Script((Ask("gather", MB),)), Script((Ask("gather", 0.0),))
     idle = replay([Launch((small,)), Await(), Mark()], Place(2, Link(1e8, 1e-3, queue=0.05)))

@@ -50,7 +50,7 @@ LEAST = 0.3  # seconds that a large message takes, so that what the network take
 NOISE = 0.02  # of a message: a burst that is smaller is none
 FLOOR = 0.2  # of the rate, at least, is left for data
 WORST = 0.75  # of a rate that is known: what is below was slowed down by something else than the link
-TIGHT = 0.8  # of the hosts' own speed: what is faster than that was not slowed down by the link
+TIGHT = 0.8  # of what a message takes: where the hosts themselves take more than that, the link is no bottleneck
 
 
 class Taken(NamedTuple):
@@ -82,7 +82,7 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
     latency = max(0.0, ping.wall / (2 * (n - 1)) - known.ring.round)
     trade, bulk = _long(driver, Ask("scatter", FIRST), n, group)
     speed = trade.sent(n) / bulk.wall
-    if speed * known.trade.byte > TIGHT:  # the link is faster than the hosts
+    if _hosts(trade, known.trade, n) > TIGHT * bulk.wall:  # the link is faster than the hosts
         found = Link(HIGHEST if rate is None else rate, latency)
     else:
         queue = max(0.0, _loaded(driver, drivers[1], trade, n, group) - known.ring.round - latency)
@@ -90,12 +90,18 @@ def link(lanes: Sequence[dist.ProcessGroup], known: Sockets, rate: float | None 
         found = Link(8 * speed / HEADERS if rate is None else rate, latency, queue, good)
         found = replace(found, burst=_burst(driver, found, known, n, group))
         # Lanes that send alone take turns, as the engine's do: each has rested by then, and starts slowly.
-        crowds, single = _crowds([drivers], found, n, group), _crowds([[one] for one in drivers], found, n, group)
+        crowds = _crowds([drivers], found, known, n, group)
+        single = _crowds([[one] for one in drivers], found, known, n, group)
         found = replace(found, single=single, crowds=crowds)
     ring, whole = _long(driver, Ask("ring", FIRST), n, group)
-    around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * (known.ring.round + latency))
-    free = around * known.ring.byte > TIGHT or found.rate == HIGHEST
+    around = ring.sent(n) / max(1e-9, whole.wall - ring.rounds(n) * latency)
+    free = _hosts(ring, known.ring, n) > TIGHT * whole.wall or found.rate == HIGHEST
     return replace(found, summed=HEADERS if free else _part(around, found.rate, whole.wall))
+
+
+def _hosts(ask: Ask, cost: Cost, n: int) -> float:
+    """Seconds that a request takes the hosts themselves."""
+    return cost.seconds(ask.rounds(n), ask.sent(n))
 
 
 def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.ProcessGroup) -> float:
@@ -105,9 +111,7 @@ def _burst(driver: Processes, link: Link, known: Sockets, n: int, group: dist.Pr
         size *= 2
     ask = Ask("scatter", size)
     taken = _rested(driver, ask, n, group, RESTED)
-    carried = (
-        max(0.0, taken - known.trade.round - known.trade.first - link.latency) * link.rate / 8
-    )  # a short message loses nothing
+    carried = max(0.0, taken - known.trade.first - link.latency) * link.rate / 8  # a short message loses nothing
     saved = ask.sent(n) / HEADERS - carried
     return saved if saved > NOISE * ask.sent(n) else 0.0
 
@@ -130,7 +134,7 @@ def _rested(
 
 
 def _crowds(
-    teams: Sequence[Sequence[Processes]], link: Link, n: int, group: dist.ProcessGroup
+    teams: Sequence[Sequence[Processes]], link: Link, known: Sockets, n: int, group: dist.ProcessGroup
 ) -> tuple[tuple[float, float], ...]:
     """By the bytes that a rank sends in one lane: the part of the rate that carries data while a team's lanes send.
 
@@ -151,7 +155,7 @@ def _crowds(
             break
         expected = every / speed - link.burst / (link.rate / 8)
         if expected > first:  # what is shorter says nothing about the link
-            taken = sent(ask) - first
+            taken = sent(ask) - known.trade.first - link.latency
             found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
 

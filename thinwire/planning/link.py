@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import final
 
@@ -101,6 +101,14 @@ class Cost:
         if min(self.round, self.byte, self.cpu, self.first) < 0:
             raise ValueError(f"{self}: costs are not negative; write Cost(round=1e-4, byte=1e-9, cpu=1e-9)")
 
+    def at_most(self, cores: float) -> Cost:
+        """Keeping no more cores busy; where a byte takes no time, what it costs is not known."""
+        return replace(self, cpu=min(self.cpu, cores * self.byte)) if self.byte else self
+
+    def seconds(self, rounds: int, sent: float) -> float:
+        """Of so many rounds and bytes, on a link that is infinitely fast."""
+        return rounds * self.round + sent * self.byte
+
 
 @final
 @dataclass(frozen=True)
@@ -111,6 +119,10 @@ class Sockets:
     ring16: Cost = field(default_factory=Cost)  # sums of bfloat16
     trade: Cost = field(default_factory=Cost)  # messages to peers
     half: Cost = field(default_factory=Cost)  # sums of float16, which is added in another way
+
+    def at_most(self, cores: float) -> Sockets:
+        """Keeping no more cores busy than a rank has: those on one machine sent at once, and times hold for that."""
+        return Sockets(*(cost.at_most(cores) for cost in (self.ring, self.ring16, self.trade, self.half)))
 
 
 FREE = Sockets()

@@ -76,7 +76,9 @@ class Setting:
 
     def replay(self, one: Contestant, slower: float = 1.0) -> Replayed:
         """A contestant's steps here."""
-        place = Place(self.hosts, self.link, self.sockets, self.computing.share, one.lanes, one.beside, one.disturbed)
+        cores = self.computing.share
+        sockets = self.sockets.at_most(cores)
+        place = Place(self.hosts, self.link, sockets, cores, one.lanes, one.beside, one.disturbed)
         return replay(one.acts(self.computing, slower, again=self.link.burst > 0), place)
 
     def seconds(self, one: Contestant, slower: float = 1.0) -> float:

@@ -5,7 +5,8 @@ at a moment, and time passes until the next of them ends:
 
     processor   computing that keeps c cores busy slows everything down once the sum of all c exceeds the cores; bytes
                 that are sent keep it busy, too
-    link        connections share its rate, each up to what the host can send; while a burst lasts, that alone bounds
+    link        connections share its rate, each up to what the host can send; while a burst lasts, that alone bounds.
+                What a round of messages costs the host is part of that: it passes while the link carries others
     latency     rounds of messages wait for each other: a latency each, and for what others have put into the link's
                 queue, as far as that goes
 
@@ -68,6 +69,10 @@ class Place:
         if ask.width != 2:
             return self.sockets.ring
         return self.sockets.half if ask.half else self.sockets.ring16
+
+    def fixed(self, ask: Ask) -> float:
+        """Seconds that all rounds of a request cost the host, however long they are."""
+        return ask.rounds(self.ranks) * self.cost(ask).round
 
 
 class Span(NamedTuple):
@@ -229,7 +234,9 @@ class _Replay:
         if piece.rounds:
             piece.rounds -= 1
             link = self.place.link
-            piece.timer = first + self.place.cost(part).round + link.latency
+            piece.timer = first + link.latency
+            if not part.sent(self.place.ranks):  # nothing flows that could carry what the host takes
+                piece.timer += self.place.cost(part).round
             own = part.sent(self.place.ranks) / part.rounds(self.place.ranks) / link.bytes_per_second
             if own < link.queue:  # longer messages fill the queue themselves, which is part of sending them
                 ahead = sum(other.left for other in self.open if other.flows) / link.bytes_per_second
@@ -250,7 +257,7 @@ class _Replay:
         works = [lane[0] for lane in self.lanes if lane and _works(lane[0])]
         flows = [lane[0] for lane in self.lanes if lane and lane[0].flows]
         timers = [lane[0] for lane in self.lanes if lane and lane[0].timer > 0]
-        speeds, used, scale, bound = self._speeds(works, flows)
+        speeds, used, scale, bound, fixed = self._speeds(works, flows)
         computing = self.computes > 0
         lane_pace = scale / (self.place.beside if computing else 1.0)
         own_pace = scale / (self.place.disturbed if works else 1.0)
@@ -266,7 +273,7 @@ class _Replay:
         passed = min(until)
         self.now += passed
         self.burst = min(self.place.link.burst, _rest(self.burst, -passed * spare))
-        self._note(passed, computing=computing, flows=bool(flows), link=bound == "link", works=bool(works))
+        self._note(passed, computing=computing, bound=bound if flows else None, fixed=fixed, works=bool(works))
         for one in timers:
             one.timer = _rest(one.timer, passed)
         for one in works:
@@ -277,10 +284,11 @@ class _Replay:
         if computing:
             self.computes = _rest(self.computes, passed * own_pace)
 
-    def _speeds(self, works: list[_Piece], flows: list[_Piece]) -> tuple[list[float], float, float, str]:
+    def _speeds(self, works: list[_Piece], flows: list[_Piece]) -> tuple[list[float], float, float, str, float]:
         """Bytes per second of each that sends, and of the link; the pace at which all computes; and what binds.
 
-        The link's bytes are more by what does not carry data.
+        The link's bytes are more by what does not carry data. Where hosts bind, the last is the part of what they do
+        that their rounds take.
         """
         place = self.place
         asks = [part for one in flows if isinstance(part := one.parts[0], Ask)]
@@ -288,11 +296,13 @@ class _Replay:
         weights, costs = [ask.flows(place.ranks) for ask in asks], [place.cost(ask) for ask in asks]
         lanes = sum(ask.kind != "ring" for ask in asks)
         good = [place.link.share(ask.kind == "ring", ask.sent(place.ranks), lanes) for ask in asks]
-        own = [1 / cost.byte / part if cost.byte else math.inf for cost, part in zip(costs, good, strict=True)]
-        speeds = _shared(place.link.rate / 8, weights, own)
+        fixed = [place.fixed(ask) / ask.sent(place.ranks) for ask in asks]  # seconds per byte, as the next
+        own = [cost.byte + rounds for cost, rounds in zip(costs, fixed, strict=True)]
+        limits = [1 / each / part if each else math.inf for each, part in zip(own, good, strict=True)]
+        speeds = _shared(place.link.rate / 8, weights, limits)
         if self.burst > 0 and speeds:
-            speeds = [min(limit, AT_ONCE * place.link.rate / 8) for limit in own]
-        free = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, own, strict=True))
+            speeds = [min(limit, AT_ONCE * place.link.rate / 8) for limit in limits]
+        free = all(speed >= limit * (1 - 1e-9) for speed, limit in zip(speeds, limits, strict=True))
         carried = [speed * part for speed, part in zip(speeds, good, strict=True)]
         busy = sum(part.cores for one in works if isinstance(part := one.parts[0], Work))
         busy += self.cores if self.computes > 0 else 0.0
@@ -301,16 +311,17 @@ class _Replay:
         bound = "processor" if free or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
         slowed = [scale if cost.cpu else 1.0 for cost in costs]
         used = sum(speed * part for speed, part in zip(speeds, slowed, strict=True))
-        return [speed * part for speed, part in zip(carried, slowed, strict=True)], used, scale, bound
+        rounds = sum(fixed) / sum(own) if any(own) else 0.0
+        return [speed * part for speed, part in zip(carried, slowed, strict=True)], used, scale, bound, rounds
 
-    def _note(self, passed: float, *, computing: bool, flows: bool, link: bool, works: bool) -> None:
+    def _note(self, passed: float, *, computing: bool, bound: str | None, fixed: float, works: bool) -> None:
         if computing:
-            what = "computing" if self.trains else "processor"
-        elif flows:
-            what = "link" if link else "processor"
+            self.waited["computing" if self.trains else "processor"] += passed
+        elif bound == "processor":
+            self.waited["latency"] += fixed * passed
+            self.waited["processor"] += (1 - fixed) * passed
         else:
-            what = "processor" if works else "latency"
-        self.waited[what] += passed
+            self.waited[bound or ("processor" if works else "latency")] += passed
 
 
 def _works(piece: _Piece) -> bool:
