@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire import Channel, Comm, Context, Layout
+from thinwire import Channel, Comm, Context, Layout, Overlap
 from thinwire.compressors import Identity
 from thinwire.core.exchange import Exchange
 from thinwire.core.memory import Memory
@@ -127,6 +128,16 @@ def test_another_plan_takes_them_up() -> None:
     merged = buckets(Counted(), ["vwbn"])
     take_up(merged, saved)
     assert merged[0].chunks[0].state["weight"].item() == 5000.0
+
+
+def test_plain_sums_are_cut_where_pieces_have_a_size() -> None:
+    parcel = Parcel((Item("v", (1500,), torch.device("cpu")),), compressed=False)
+    whole, cut = (Bucket(0, parcel, AllReduce(), Comm(0, 2), 16.0, mb) for mb in (math.inf, 2048 / 2**20))
+    assert [(one.start, one.stop) for one in whole.sums] == [(0, 1500)]
+    assert [(one.start, one.stop) for one in cut.sums] == [(0, 512), (512, 1024), (1024, 1500)]
+    assert Overlap().sizes("cpu").sum_mb == math.inf
+    assert Overlap(chunk_mb=4).sizes("cpu").sum_mb == 4
+    assert Overlap(into_forward="ready").sizes("cpu").sum_mb == Overlap().sizes("cpu").chunk_mb
 
 
 def test_a_parameter_in_several_chunks() -> None:

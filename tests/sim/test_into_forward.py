@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import thinwire as tw
-from thinwire.sim import Network, Problem, Simulation
+from thinwire.sim import Load, Network, Problem, Simulation, foresee
+from thinwire.sim.models import Weight
 
 KB = 2**-10
 SMALL = tw.Overlap(bucket_mb=16 * KB, in_flight=1)
@@ -60,3 +61,17 @@ def test_what_is_needed_first_overtakes_and_steps_are_shorter() -> None:
         seconds[into] = (long.seconds - short.seconds) / 4
     assert seconds["ready"] == pytest.approx(seconds[None], rel=0.01)
     assert seconds["need"] < 0.9 * seconds[None]
+
+
+def test_a_large_sum_is_not_held_up_by_those_that_are_needed_after_it() -> None:
+    """In one piece, it would have one of two lanes; in pieces it has both, until all of it is under way."""
+    layers = [Weight("embedding", (1 << 22,)), *(Weight(f"{at}.weight", (256, 256), 1e6) for at in range(32))]
+    load, link = Load.of(layers, seconds=0.04), Network("1gbit", "10us")
+    method = replace(tw.methods.sgd(), overlap=tw.Overlap(bucket_mb=0.25, chunk_mb=0.25, in_flight=2))
+    done = foresee(method, load, 2, steps=3, network=link, into_forward="need", marks=True)
+    sums = [mark for mark in done.marks if mark.rank == 0 and mark.what == "wire" and mark.chunk >= 0]
+    pieces = {mark.chunk for mark in sums}
+    assert pieces == set(range(64))
+    whole = replace(method, overlap=tw.Overlap(bucket_mb=0.25, in_flight=2))
+    waits = foresee(whole, load, 2, steps=1, network=link, marks=True)
+    assert {mark.chunk for mark in waits.marks if mark.what == "wire"} <= {-1, 0}
