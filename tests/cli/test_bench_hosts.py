@@ -56,6 +56,9 @@ def test_rows(root: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (["--params", "0"], "positive numbers"),
         (["--repeats", "0"], "positive numbers"),
         (["--budget", "0"], "positive numbers"),
+        (["--computing", "1s"], "write --model resnet50 --computing 800ms"),
+        (["--model", "gpt2", "--computing", "1s", "--batch", "2"], "takes the place of --batch"),
+        (["--model", "gpt2", "--computing", "fast"], "write a number and us, ms or s: --computing 800ms"),
         (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
         (
             ["--rate", "100kbit", "--params", "25165824"],

@@ -13,10 +13,10 @@ from thinwire.lab.shapes import Shapes
 from thinwire.sim.models import MODELS
 
 
-@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
-def test_gradients_are_complete_from_the_last_layer_to_the_first(name: str) -> None:
+@pytest.mark.parametrize(("name", "seconds"), [("resnet50", None), ("gpt2", None), ("gpt2", 0.3)])
+def test_gradients_are_complete_from_the_last_layer_to_the_first(name: str, seconds: float | None) -> None:
     weights = MODELS[name]()
-    net, order = Shapes(name, 1), []
+    net, order = Shapes(name, 1, seconds), []
     assert [tuple(p.shape) for p in net.parameters()] == [weight.shape for weight in weights]
     for at, p in enumerate(net.parameters()):
         p.register_post_accumulate_grad_hook(lambda _, at=at: order.append(at))
@@ -52,3 +52,16 @@ def test_a_step_multiplies_as_much_as_the_model_does() -> None:
     assert forward == pytest.approx(batch * sum(weight.flops for weight in MODELS["gpt2"]()), rel=0.01)
     assert done.flops == 3 * forward
     assert all(min(size) > 1 for size in done.sizes)  # a product with a vector would be bound by memory
+
+
+def test_asleep_each_layer_takes_its_share_of_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("thinwire.lab.shapes.time.sleep", slept.append)
+    weights = MODELS["resnet50"]()
+    loss = Shapes("resnet50", 1, seconds=6.0)(torch.ones(1)).square().mean()
+    share = 6.0 / sum(weight.flops for weight in weights)
+    assert slept == pytest.approx([share * weight.flops / 3 for weight in weights])
+    assert sum(slept) == pytest.approx(2.0)
+    slept.clear()
+    loss.backward()
+    assert slept == pytest.approx([2 * share * weight.flops / 3 for weight in reversed(weights)])

@@ -14,6 +14,7 @@ import typer
 import thinwire as tw
 from thinwire.cli.options import Json, Save
 from thinwire.cli.output import line, reserve, show
+from thinwire.core.rates import seconds
 from thinwire.lab import bench_hosts, gpt2
 from thinwire.lab import bench_step as lab
 from thinwire.lab.launch import Say, launch
@@ -79,6 +80,9 @@ def bench_step(
     model: Annotated[
         str | None, typer.Option(help="With --hosts: the shapes and the computing of a model, such as resnet50.")
     ] = None,
+    computing: Annotated[
+        str | None, typer.Option(help="With --model: let a step take this long, as on a device, such as 800ms.")
+    ] = None,
     planned: Annotated[
         bool, typer.Option("--planned", help="With --hosts: also planned, and into the next forward pass.")
     ] = False,
@@ -98,7 +102,14 @@ def bench_step(
         raise ValueError(
             "say where: write thinwire bench step --local, or thinwire bench step --hosts 4 --rate 1gbit as root"
         )
-    for_hosts = {"rate": rate != "1gbit", "latency": latency, "batch": batch, "model": model, "planned": planned}
+    for_hosts = {
+        "rate": rate != "1gbit",
+        "latency": latency,
+        "batch": batch,
+        "model": model,
+        "planned": planned,
+        "computing": computing,
+    }
     stray = [f"--{name}" for name, given in (for_hosts if hosts is None else {"workers": workers}).items() if given]
     if stray:
         raise ValueError(f"{', '.join(stray)}: only with {'--hosts' if hosts is None else '--local'}; leave them out")
@@ -109,8 +120,11 @@ def bench_step(
         _step_local(workers, params, method, repeats, device, as_json=as_json, save=save)
         return
     job = _job(device, method, params, rate, 3 if repeats is None else repeats, budget, batch, sequence)
+    if computing is not None and (model is None or batch is not None):
+        raise ValueError("--computing takes the place of --batch: write --model resnet50 --computing 800ms")
     if model is not None:
-        job = job.of_model(model)
+        asleep = None if computing is None else seconds(computing, "computing", "--computing 800ms")
+        job = job.of_model(model, asleep)
     job = replace(job, planned=planned)
     network = Network(hosts, rate, latency)
     job.check(hosts)
@@ -119,7 +133,7 @@ def bench_step(
         gpu = device == "cuda"
         rows = launch(bench_hosts.bench, hosts, job, timeout=12 * 3600.0, hear=hear, hosts=network, gpu=gpu)[0]
     title = (
-        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, batch of {job.batch}, medians in ms. "
+        f"One step, {hosts} hosts at {rate}, {rows[0]['params']:,} parameters, {job.work}, medians in ms. "
         "wire_bound_ms: bits of the busiest host over the rate; wire_share: its share of the step; "
         "cpu_ms: processor time of all hosts over the cores they share."
     )

@@ -81,12 +81,19 @@ class Job:
     sequence: int = SEQUENCE  # words
     model: str | None = None  # train a net of the shapes of this model instead
     planned: bool = False  # every method once more, with planned buckets
+    computing: float | None = None  # seconds that a step of the model takes, asleep, in place of computing a batch
 
-    def of_model(self, name: str) -> Job:
+    def of_model(self, name: str, computing: float | None = None) -> Job:
         """The same with the shapes of a named model; ValueError where there is none, or on a GPU."""
         if self.device != "cpu":
             raise ValueError("hosts on a GPU train GPT-2 small; leave --model out, or write --device cpu")
-        return replace(self, model=name, params=sum(weight.numel for weight in MODELS[name]()))
+        params = sum(weight.numel for weight in MODELS[name]())
+        return replace(self, model=name, params=params, computing=computing)
+
+    @property
+    def work(self) -> str:
+        """What a step computes, in words."""
+        return f"batch of {self.batch}" if self.computing is None else f"{1e3 * self.computing:,.0f} ms asleep"
 
     def check(self, hosts: int) -> None:
         """Raise a ValueError for settings that cannot be measured."""
@@ -205,7 +212,8 @@ def _work(job: Job) -> tuple[nn.Module, Steps]:
     """The model that all contestants train, and what a step of it is."""
     if job.model is not None:
         start = torch.full((1,), 1.0 + 0.01 * dist.get_rank())
-        return Shapes(job.model, job.batch), lambda net, optimizer: stepper(net, start, optimizer)
+        whole = Shapes(job.model, job.batch, job.computing)
+        return whole, lambda net, optimizer: stepper(net, start, optimizer)
     if job.text is None:
         whole, x = model(job.params), batch(job.params, job.batch).to(job.device)
         return whole.to(job.device), lambda net, optimizer: done(stepper(net, x, optimizer), job.device)
@@ -286,7 +294,8 @@ def _row(name: str, one: _Measured, job: Job, size: int, ddp: float) -> Row:
         "rate": job.rate,
         "congestion": congestion(),
         "params": size,
-        "batch": job.batch,
+        "batch": job.batch if job.computing is None else None,
+        "computing_ms": None if job.computing is None else 1e3 * job.computing,
         **({} if job.text is None else {"sequence": job.sequence}),
         "steps": one.steps,
         "step_ms": 1e3 * middle,

@@ -9,7 +9,7 @@ from thinwire.lab.records import load
 
 COMMAND = (
     "thinwire bench step --hosts 2 --rate 1gbit --planned --method sgd` with `--model resnet50 --batch 1`, `2` and "
-    "`3`, and with `--model gpt2 --batch 1` and `8"
+    "`3`, `--model gpt2 --batch 448`, and `--model gpt2 --computing 3500ms"
 )
 MODELS = {"25557032": "ResNet-50", "124439808": "GPT-2"}  # by their parameters
 HEAD = ("model, batch", "computing alone", "DDP", "`sgd`", "planned", "into forward", "off `sgd`")
@@ -22,13 +22,14 @@ def page(file: Path) -> str:
     last = [row for row in rows if row["commit"] == rows[-1]["commit"]]
     groups: dict[tuple[str, str], dict[str, float]] = {}
     for row in last:
-        groups.setdefault((row["params"], row["batch"]), {})[row["method"]] = float(row["step_ms"])
+        work = row["batch"] or f"asleep for {float(row['computing_ms']) / 1e3:.1f} s"
+        groups.setdefault((row["params"], work), {})[row["method"]] = float(row["step_ms"])
     body = [
         [
-            f"{MODELS[params]}, {batch}",
+            f"{MODELS[params]}, {work}",
             *(f"{times[name]:,.0f}" for name in SHOWN),
             f"{1 - times['sgd, into forward'] / times['sgd']:.0%}",
         ]
-        for (params, batch), times in groups.items()
+        for (params, work), times in groups.items()
     ]
     return table(HEAD, body) + where(last[0], COMMAND)
