@@ -9,27 +9,27 @@ from thinwire.lab.records import load
 
 COMMAND = (
     "thinwire bench step --hosts 2 --rate 1gbit --planned --method sgd` with `--model resnet50 --batch 1`, `2` and "
-    "`3`, `--model gpt2 --batch 448`, and `--model gpt2 --computing 3500ms"
+    "`3`, and with `--model gpt2 --repeats 2 --budget 40` and `--batch 448` or `--computing 3500ms"
 )
 MODELS = {"25557032": "ResNet-50", "124439808": "GPT-2"}  # by their parameters
-HEAD = ("model, batch", "computing alone", "DDP", "`sgd`", "planned", "into forward", "off `sgd`")
+HEAD = ("model, batch", "computing alone", "DDP", "`sgd`", "planned", "into forward", "off `sgd`", "commit")
 SHOWN = ("no communication", "ddp", "sgd", "sgd, planned", "sgd, into forward")
+MACHINE = ("device", "cores", "torch", "date")
 
 
 def page(file: Path) -> str:
-    """A row per model and batch, of those that were measured last; `file` also has those of other machines."""
+    """A row per model and batch, as it was measured last where the last row was; `file` has other machines', too."""
     rows = load(file)
-    last = [row for row in rows if row["commit"] == rows[-1]["commit"]]
-    groups: dict[tuple[str, str], dict[str, float]] = {}
+    last = [row for row in rows if all(row[name] == rows[-1][name] for name in MACHINE)]
+    groups: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in last:
         work = row["batch"] or f"asleep for {float(row['computing_ms']) / 1e3:.1f} s"
-        groups.setdefault((row["params"], work), {})[row["method"]] = float(row["step_ms"])
-    body = [
-        [
-            f"{MODELS[params]}, {work}",
-            *(f"{times[name]:,.0f}" for name in SHOWN),
-            f"{1 - times['sgd, into forward'] / times['sgd']:.0%}",
-        ]
-        for (params, work), times in groups.items()
-    ]
-    return table(HEAD, body) + where(last[0], COMMAND)
+        groups.setdefault((row["params"], work), {})[row["method"]] = row
+    body = []
+    for (params, work), found in groups.items():
+        times = {name: float(row["step_ms"]) for name, row in found.items()}
+        off = f"{1 - times['sgd, into forward'] / times['sgd']:.1%}"
+        commit = found["sgd"]["commit"]
+        body.append([f"{MODELS[params]}, {work}", *(f"{times[name]:,.0f}" for name in SHOWN), off, commit])
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in last))
+    return table(HEAD, body) + where({**rows[-1], "commit": commits}, COMMAND)
