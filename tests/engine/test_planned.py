@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_costs_are_fitted_and_never_below_0() -> None:
     assert fit([]) == Cost(0.0, 0.0)
 
 
-def made(buckets: str = "planned", method: str = "qsgd:bits=4", **more: float) -> Planner:
+def made(buckets: str = "planned", method: str = "qsgd:bits=4", **more: Any) -> Planner:
     overlap = tw.Overlap(buckets=buckets, **more)  # type: ignore[arg-type]
     items = [Item(name, (1 << 16,), CPU) for name in "abcd"] + [Item("bias", (8,), CPU)]
     found = planner(tw.Method(tw.method(method).exchange, overlap=overlap), items, None, ())
@@ -111,8 +112,18 @@ def test_the_last_rank_that_is_ready_counts_and_tensors_stand_as_they_are_ready(
 def test_without_compression_small_tensors_travel_with_the_others() -> None:
     one = made(method="sgd", bucket_mb=0.5)
     late = {"a": 0.3, "b": 0.2, "c": 0.0, "d": 0.1, "bias": 0.25}
-    plan = one.best(late, Cost(0.001, 0.1 / (1 << 16)))
+    cost = Cost(0.001, 0.1 / (1 << 16))
+    plan = one.best(late, cost, cost)
     assert cut(plan) == [["c"], ["d"], ["b"], ["bias", "a"]]
+
+
+def test_the_order_depends_on_how_much_is_sent_and_not_on_how_single_buckets_ended() -> None:
+    """Two buckets go until the first layer is ready; by a fit to small buckets that were slow, it would be one."""
+    one = made("fixed", "sgd", bucket_mb=0.25, in_flight=1, into_forward="need")
+    ready = {"a": 0.15, "b": 0.0, "c": 0.0, "d": 0.0, "bias": 0.15}
+    slow, whole = [[1 << 16, 0.15]] * 4, [[1 << 18, 0.2]]  # together 0.1 s for 1 << 16
+    plan = decided(one, [json.dumps({"ready": ready, "samples": slow + whole})])
+    assert [name for name, *_ in cut(plan) if name != "bias"] == ["d", "c", "a", "b"]
 
 
 @pytest.mark.parametrize(

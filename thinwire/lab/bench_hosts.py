@@ -212,8 +212,8 @@ def _work(job: Job) -> tuple[nn.Module, Steps]:
     """The model that all contestants train, and what a step of it is."""
     if job.model is not None:
         start = torch.full((1,), 1.0 + 0.01 * dist.get_rank())
-        whole = Shapes(job.model, job.batch, job.computing)
-        return whole, lambda net, optimizer: stepper(net, start, optimizer)
+        shapes = Shapes(job.model, job.batch, job.computing)
+        return shapes, lambda net, optimizer: stepper(net, start, optimizer)
     if job.text is None:
         whole, x = model(job.params), batch(job.params, job.batch).to(job.device)
         return whole.to(job.device), lambda net, optimizer: done(stepper(net, x, optimizer), job.device)

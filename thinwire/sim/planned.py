@@ -26,7 +26,8 @@ FEW, MANY = 2, 10  # of them
 def planned(method: Method, load: Load, min_size: int | None, seconds: Callable[[Method, Load, Plan], float]) -> Plan:
     """The plan that `attach` would come to; `seconds` foresees a step of a load under a plan."""
     ready = {one.name: one.seconds for one in load.tensors}
-    return Planner(method, tuple(load.items), min_size, ()).best(ready, cost(method, load.device, seconds))
+    known = cost(method, load.device, seconds)  # exact, for the order as well
+    return Planner(method, tuple(load.items), min_size, ()).best(ready, known, known)
 
 
 def cost(method: Method, device: str, seconds: Callable[[Method, Load, Plan], float]) -> Cost:
