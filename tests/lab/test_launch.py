@@ -32,8 +32,12 @@ def test_ctrl_c_while_ranks_start_stops_them_quietly(
         return started[-1]
 
     monkeypatch.setattr(_Rank, "start", start_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        launch.outcomes(_nothing, 2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs that ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch.outcomes(_nothing, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(started) == 2
     assert all(rank.process.exitcode is not None for rank in started)
     deadline = time.monotonic() + 20
