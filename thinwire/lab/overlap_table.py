@@ -9,7 +9,8 @@ from thinwire.lab.records import load
 
 COMMAND = (
     "thinwire bench step --hosts 2 --rate 1gbit --planned --method sgd` with `--model resnet50 --batch 1`, `2` and "
-    "`3`, `--model gpt2 --batch 448 --repeats 2 --budget 40`, and `--model gpt2 --computing 3500ms --repeats 1 --budget 30"
+    "`3`, `--model gpt2 --batch 448 --repeats 2 --budget 40`, and `--model gpt2 --computing 3500ms --repeats 1 "
+    "--budget 30"
 )
 MODELS = {"25557032": "ResNet-50", "124439808": "GPT-2"}  # by their parameters
 HEAD = ("model, batch", "computing alone", "DDP", "`sgd`", "planned", "into forward", "off `sgd`", "commit")
