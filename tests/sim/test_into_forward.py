@@ -63,8 +63,8 @@ def test_what_is_needed_first_overtakes_and_steps_are_shorter() -> None:
     assert seconds["need"] < 0.9 * seconds[None]
 
 
-def test_a_large_sum_is_not_held_up_by_those_that_are_needed_after_it() -> None:
-    """In one piece, it would have one of two lanes; in pieces it has both, until all of it is under way."""
+def test_a_large_sum_travels_in_pieces_where_these_have_a_size() -> None:
+    """In one piece, it would have one of two lanes, and share the link with what is needed after it."""
     layers = [Weight("embedding", (1 << 22,)), *(Weight(f"{at}.weight", (256, 256), 1e6) for at in range(32))]
     load, link = Load.of(layers, seconds=0.04), Network("1gbit", "10us")
     method = replace(tw.methods.sgd(), overlap=tw.Overlap(bucket_mb=0.25, chunk_mb=0.25, in_flight=2))
