@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
-
 import pytest
 import torch
+from slow_device import LATE, Slow
 from torch import nn
 
 import thinwire as tw
-from thinwire.core.comm import AllReduceRequest, Request
+from thinwire.core.comm import AllReduceRequest
 from thinwire.planning import profile
 from thinwire.planning.company import Company
-from thinwire.planning.device import Device, Gpu, copied, device_of
+from thinwire.planning.device import Gpu, copied, device_of
 from thinwire.planning.link import Cost, Sockets
 from thinwire.planning.planner import steps_of
-from thinwire.planning.script import Ask, Kind, Part, Work
+from thinwire.planning.script import Ask, Kind, Work
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 N, SIZE = 4, 4096
-LATE = 1e-3  # seconds
 
 
 @pytest.mark.parametrize(
@@ -55,41 +51,6 @@ def test_a_model_on_several_devices_is_refused() -> None:
         device_of(model, Company())
 
 
-@final
-class Slow(Device):
-    """Every bit of work, and every copy, ends a while after the call that began it."""
-
-    queued = True
-
-    def __init__(self) -> None:
-        self.finishes = 0
-
-    def share(self, company: Company) -> float:
-        return 1.0
-
-    def cores(self, busy: float) -> float:
-        return 1.0
-
-    def moment(self) -> float:
-        return time.perf_counter()
-
-    def between(self, start: float, end: float) -> float:
-        return end - start
-
-    def finish(self) -> None:
-        self.finishes += 1
-        time.sleep(LATE)
-
-    def restored(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def around(self, request: Request[Any], ask: Ask, n: int) -> list[Part]:
-        return [Work(LATE, 0.05), ask, Work(LATE, 0.05)]
-
-    def sockets(self, known: Sockets) -> Sockets:
-        return known
-
-
 def test_a_queue_is_waited_for_after_every_step_and_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
     monkeypatch.setattr(profile, "device_of", lambda model, company: slow)
@@ -108,7 +69,7 @@ def test_a_queue_is_waited_for_after_every_step_and_piece_of_work(monkeypatch: p
     assert len(copies) == 2 * len(asks)
     assert len(waited) == len(asks) + 1
     assert all(work.seconds >= LATE for work in waited)
-    assert slow.finishes >= before + len(waited) * 2 * profile.ROUNDS  # of both ranks
+    assert slow.finishes >= before + len(waited) * 2 * slow.rounds  # of both ranks
     assert (one.beside, one.disturbed) == (1.0, 1.0)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from slow_device import Slow
 from torch import nn
 
 import thinwire as tw
@@ -53,6 +55,24 @@ def test_what_steps_take_longer_is_the_engines_in_every_method() -> None:
     assert one.contestant(tw.method("ef-signsgd"), 2).overhead == one.spent[ENGINE]
     found = one.contestant(gauge.method(), 2)
     assert there.seconds(found) == pytest.approx(REAL, rel=0.02)
+
+
+def test_steps_on_a_gpu_say_how_much_of_it_lanes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = tuple(Item(name, (2048, 2048), torch.device("cpu")) for name in ("first", "second"))  # of a bucket each
+    computing = Computing(items, (1e-4, 1e-4), 1e-4, (2e-4,))
+    grads = {item.name: torch.ones(item.numel) for item in items}
+    there = Setting(2, Link(1e12, goodput=1.0), computing, Sockets())
+    one = Profile(computing, grads, {ENGINE: ALONE}, Sockets(), device=Slow(), stage=Stands())  # type: ignore[arg-type]
+    longest = there.seconds(replace(one.contestant(gauge.method(), 2), overhead=0.0))
+    monkeypatch.setattr(gauge, "seconds", lambda stage: 0.8 * longest)
+    one.gauge(there)
+    assert one.spent[ENGINE] == 0.0
+    assert 0.5 < one.busy < 1.0  # two lanes that need half of it do not disturb each other
+    assert there.seconds(one.contestant(gauge.method(), 2)) == pytest.approx(0.8 * longest, rel=1e-3)
+    monkeypatch.setattr(gauge, "seconds", lambda stage: 1e-3 * longest)
+    again = Profile(computing, grads, {ENGINE: ALONE}, Sockets(), device=Slow(), stage=Stands())  # type: ignore[arg-type]
+    again.gauge(there)
+    assert again.busy == pytest.approx(1 / gauge.method().lanes("cpu"), rel=1e-3)  # no more lanes than there are
 
 
 def test_steps_that_wait_for_the_link_say_nothing_about_the_engine() -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
@@ -88,6 +89,19 @@ def test_who_is_refused_or_warms_up_for_too_long_keeps_its_forecast() -> None:
     entry = trial.Entry("long", lambda: nullcontext(long.step))
     assert trial._turn(entry, long, heard.append) == []  # type: ignore[arg-type]
     assert long.steps == 1
+
+
+def test_those_that_are_still_close_have_as_many_turns_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"qsgd": 1.0, "int8": 1.09, "ddp": 1.2, "bf16": 1.12}
+    heard: list[str] = []
+    monkeypatch.setattr(trial.Entry, "of", lambda name, stage, methods: name)
+    monkeypatch.setattr(trial, "_turn", lambda name, stage, say: [times[name]])
+    told = trial.trial(list(times), Stands(0.0), {}, heard.append)  # type: ignore[arg-type]
+    assert told == times
+    assert heard == [f"steps of {name}" for name in [*times] * trial.TURNS + ["qsgd", "int8"] * trial.TURNS]
+    heard.clear()
+    trial.trial(["qsgd", "ddp"], Stands(0.0), {}, heard.append)  # type: ignore[arg-type]
+    assert len(heard) == 2 * trial.TURNS  # one of them is fastest
 
 
 def test_samples_are_as_long_as_an_exchange_takes_to_come_around() -> None:

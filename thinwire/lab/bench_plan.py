@@ -57,6 +57,7 @@ METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "topk")
 HOSTS, RATES = (2, 4, 8), ("10gbit", "1gbit", "100mbit")
 PARAMS = 12 << 20
 TURNS, FEWEST, MOST = 3, 1, 15  # turns of every contestant, and timed steps of a cell in one of them
+MORE, SHORT = 3, 0.1  # turns that cells have besides, whose steps take fewer seconds: these scatter
 NOW = 6  # steps without communication before a turn, the first of which does not count
 NEAR = 0.05  # of the fastest: a recommendation that close to it is as good
 
@@ -104,14 +105,18 @@ def bench(say: Say, job: Job) -> list[Row]:
     alone, pause = done(bare, job.device), Pause(SECONDS if job.device == "cpu" else 0.0)
     optimizer.register_step_pre_hook(pause)  # it waits as it did when computing was measured
     cells: dict[tuple[str, str], Cell] = {}
-    for turn, one in product(range(TURNS), contestants):
+    for turn, one in product(range(TURNS + MORE), contestants):
+        rates = [rate for rate in job.rates if turn < TURNS or median(cells[one.name, rate].times) < SHORT]
+        if not rates:
+            continue
         if first:
-            say((f"steps, turn {turn + 1} of {TURNS}", one.name))
+            say((f"steps, turn {turn + 1} of {TURNS + MORE}", one.name))
         now = over_ranks([_timed(alone, pause) for _ in range(NOW)][1:], dist.ReduceOp.MAX)
         build = BASELINES[one.name] if one.name in BASELINES else partial(attached, text=one.name)
-        for rate, cell in _steps(build, net, job, look=turn == TURNS - 1).items():
+        for rate, cell in _steps(build, net, job, rates, look=turn == TURNS - 1).items():
             known = cells.get((one.name, rate), Cell([], [], {}))
-            cells[one.name, rate] = Cell(known.times + cell.times, known.computing + now, cell.inside)
+            inside = known.inside | cell.inside
+            cells[one.name, rate] = Cell(known.times + cell.times, known.computing + now, inside)
         if job.params >= LARGE:
             gc.collect()  # DDP is part of a cycle, and as large as the model
         if job.device != "cpu":
@@ -171,15 +176,15 @@ class Cell(NamedTuple):
     inside: Row
 
 
-def _steps(build: Build, net: nn.Module, job: Job, *, look: bool) -> dict[str, Cell]:
-    """What was measured at each rate, the fastest first; with a `look` into one more step."""
+def _steps(build: Build, net: nn.Module, job: Job, rates: Sequence[str], *, look: bool) -> dict[str, Cell]:
+    """What was measured at some rates, the fastest first; with a `look` into one more step."""
     x = batch(job.params, job.batch).to(job.device)
     found = {}
     reshape(FREE)
     with build(copy.deepcopy(net), lambda one, optimizer: done(stepper(one, x, optimizer), job.device)) as contestant:
         for _ in range(contestant.warmup):
             contestant.step()
-        for rate in sorted(job.rates, key=bits_per_second, reverse=True):
+        for rate in sorted(rates, key=bits_per_second, reverse=True):
             reshape(rate)
             before = contestant.stats()
             (longest,) = over_ranks([sample(contestant)], dist.ReduceOp.MAX)

@@ -153,7 +153,8 @@ def _crowds(
         every = lanes * ask.sent(n)
         if every / speed > LONG:
             break
-        expected = every / speed - link.burst / (link.rate / 8)
+        early = min(link.burst, every)  # this much passes as fast as the host sends it
+        expected = every / speed - early / (link.rate / 8) + early * known.trade.byte
         if expected > first:  # what is shorter says nothing about the link
             taken = sent(ask) - known.trade.first - link.latency
             found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))

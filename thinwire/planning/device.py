@@ -45,6 +45,7 @@ class Device(ABC):
     """How work on a device is timed."""
 
     queued: bool  # whether calls return before their work is done
+    rounds: int  # of each bucket that are timed among other ranks
 
     @abstractmethod
     def share(self, company: Company) -> float:
@@ -96,6 +97,7 @@ class Host(Device):
     """The processor of this machine, whose cores are divided among the ranks on it."""
 
     queued = False
+    rounds = 3
 
     def share(self, company: Company) -> float:
         return (os.cpu_count() or 1) / company.here
@@ -132,6 +134,7 @@ class Gpu(Device):
     up: Cost  # and one from there
 
     queued = True
+    rounds = 12  # kernels are compiled in several of them: once for each kind of length, and lengths of codes change
 
     @classmethod
     def timed(cls, device: torch.device, company: Company) -> Gpu:

@@ -3,11 +3,16 @@
 Computing, codecs and messages are measured apart. In a step the ranks start together, but none of them finishes a
 part when the others do, and each waits for the slowest of them at every message; threads wake up, and buckets are
 filled while others are under way. So where there are hosts to do so, some steps of a method that sends little are
-taken. What they take longer than their own forecast without the engine is what the engine takes, of every method.
+taken. With what the engine takes, their own forecast is as long as they are; it takes as much of every method.
+
+On a GPU a forecast may be longer than the steps even if the engine takes nothing. While its codecs were timed, each
+piece waited for the other ranks' turns on the GPU; in a step several lanes wait for them at the same time. Then the
+steps say how much of the GPU a piece keeps busy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,6 +26,7 @@ METHOD = "qsgd:bits=1"  # a thirtieth of what a plain sum sends, and a codec lik
 TURNS = 3  # in which it is attached anew: what one finds of threads and memory, another may not
 WARM, STEPS = 5, 20  # of each
 LONGEST = 2.0  # seconds that the steps of a turn may take, those that are timed, and those before them
+HALVINGS = 30  # of the range in which a figure is looked for
 
 
 def method() -> Method:
@@ -31,6 +37,18 @@ def method() -> Method:
 def seconds(stage: Stage) -> float:
     """Of its step between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
     return median(taken for _ in range(TURNS) for taken in _turn(stage))
+
+
+def fitted(forecast: Callable[[float], float], taken: float, low: float, high: float) -> float:
+    """The figure from `low` to `high` with which a forecast, longer for larger ones, is as long as steps were.
+
+    >>> round(fitted(lambda figure: 3 + 2 * figure, 4.0, 0.0, 4.0), 6)
+    0.5
+    """
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if forecast(middle) > taken else (middle, high)
+    return (low + high) / 2
 
 
 def _turn(stage: Stage) -> list[float]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from thinwire.planning.computing import Makes, Step
     from thinwire.planning.outlook import Setting
 
-ROUNDS, PLAYED, BESIDE = 3, 7, 2  # of each bucket that are timed: among other ranks, in lanes, and in company there
+PLAYED, BESIDE = 7, 2  # rounds of each bucket that are timed: in lanes, and in company there
 WARM = 3  # rounds of each lane that are not timed
 LONG = 0.1  # seconds of a step that are too long to take it before every round of every bucket
 MOST = 2.0  # times, by which both may differ from what sharing cores explains; more was something else on the machine
@@ -74,6 +74,7 @@ class Profile:
     device: Device = field(default_factory=Host)
     width: int = 4  # bytes of a number of the gradients, as DDP sums them
     stage: Stage | None = None  # where real steps are taken between hosts
+    busy: float = 1.0  # part of the device that a piece of work in a lane keeps busy, of what it was timed with
     _settled: dict[str, Settled] = field(default_factory=dict)
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
@@ -90,16 +91,28 @@ class Profile:
     def gauge(self, setting: Setting) -> None:
         """Let real steps, here and on the setting's link, say what the engine takes, where the link is no bottleneck.
 
-        All ranks call this. Otherwise it is what the engine takes on a rank alone.
+        All ranks call this. Otherwise it is what the engine takes on a rank alone. On a GPU, steps that are shorter
+        than their forecast say how much of it lanes need.
         """
         assert self.stage is not None  # there are hosts
         self.say("steps between the hosts")
         one = replace(self.contestant(gauge.method(), setting.hosts), overhead=0.0)
         found = setting.replay(one)
         (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
-        if not bound:
-            (seconds,) = self.company.typical([gauge.seconds(self.stage) - found.step])
-            self.spent[ENGINE] = max(0.0, seconds)
+        if bound:
+            return
+        taken = gauge.seconds(self.stage)
+
+        def with_engine(seconds: float) -> float:
+            return setting.seconds(replace(one, overhead=seconds))
+
+        def with_busy(part: float) -> float:
+            return setting.seconds(_with_cores(one, lambda cores: part * cores))
+
+        engine, busy = gauge.fitted(with_engine, taken, 0.0, taken), 1.0
+        if self.device.queued and found.step > taken:
+            engine, busy = 0.0, gauge.fitted(with_busy, taken, 1 / one.lanes, 1.0)
+        self.spent[ENGINE], self.busy = self.company.typical([engine, busy])
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
         """A method on so many ranks, measured now: each kind of its rounds."""
@@ -127,12 +140,16 @@ class Profile:
 
         def agreement(method: Method, parcels: Sequence[Parcel]) -> Script:
             self.company.together()
-            return typical((record_agreement(method, parcels, ranks, ROUNDS, self.device),), self.company)[0]
+            return typical(
+                (record_agreement(method, parcels, ranks, self.device.rounds, self.device),), self.company
+            )[0]
 
         made = of_method(method, self.computing.items, ranks, recorded, agreement)
         if made.codec and not self.device.queued:
             crowded = self._crowded(made, method, ranks)
             made = _with_cores(made, lambda _: crowded)
+        elif made.codec:
+            made = _with_cores(made, lambda cores: self.busy * cores)
         beside, disturbed = self._beside(made, method, ranks)
         return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
 
@@ -146,7 +163,7 @@ class Profile:
             plays = not self.device.queued and (ranks <= EXACT or self.company.everybody is None)
             plays = plays and not skips(method)  # played once more, the same gradient would be left out
             again = partial(self._again, method, parcel, flat) if plays else None
-            found = record(method, parcel, flat, ranks, ROUNDS, self.device, again)
+            found = record(method, parcel, flat, ranks, self.device.rounds, self.device, again)
             scripts = typical(found.scripts, self.company)
             self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
         return self._known[which]

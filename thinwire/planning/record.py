@@ -31,6 +31,7 @@ from thinwire.engine.transport import Transport
 from thinwire.engine.transport import Work as Piece
 from thinwire.planning.device import Device, Host
 from thinwire.planning.playback import Tape, copied
+from thinwire.planning.rounds import undisturbed
 from thinwire.planning.script import After, Ask, Part, Script, Work, asked, extended
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _Passes:
 
     @property
     def typical(self) -> Recorded:
-        """One of them: the median of each part. Where passes differ in what happens, it is the last of them."""
+        """One of them: each part as it is if undisturbed. Where passes differ in what happens, as in the last."""
         last = self.scripts[-1]
         alike = [one for one in self.scripts if [s.shape for s in one] == [s.shape for s in last]]
         scripts = []
@@ -199,7 +200,7 @@ def _recorded(
 def _middle(parts: Sequence[Part]) -> Part:
     works = [part for part in parts if isinstance(part, Work)]
     if works:
-        return Work(median(one.seconds for one in works), median(one.cores for one in works))
+        return Work(undisturbed([one.seconds for one in works]), median(one.cores for one in works))
     asks = [part for part in parts if isinstance(part, Ask)]
     return asks[-1]._replace(size=median(one.size for one in asks)) if asks else parts[-1]
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 MOST = 4  # methods that take steps
 REACH = 0.3  # of the fastest step: who is forecast to be slower by more is not tried
+HEATS = 2  # the second is for those that are still close together
 TURNS = 3  # of every method, so that what disturbs the machine for a while is not taken for one of them
+NEAR = 0.1  # of the fastest: those that are slower by less than that have as many turns once more
 WARM = 3  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, STEPS = 3, 30  # timed samples of a turn: steps of some milliseconds scatter by 20%
 LONGEST = 2.0  # seconds that they should take
@@ -75,14 +77,20 @@ def trial(
     told = stage.company.of_first(list(names))
     if len(told) < 2:
         return {}  # there is nothing to decide
-    times: dict[str, list[float]] = {name: [] for name in told}
-    for name in told * TURNS:
-        say(f"steps of {name}")
-        found = _turn(Entry.of(name, stage, methods), stage, say)
-        if not found:
-            return {}
-        times[name] += found
-    return {name: median(found) for name, found in times.items()}
+    samples: dict[str, list[float]] = {name: [] for name in told}
+    times: dict[str, float] = {}
+    for _ in range(HEATS):
+        for name in told * TURNS:
+            say(f"steps of {name}")
+            found = _turn(Entry.of(name, stage, methods), stage, say)
+            if not found:
+                return {}
+            samples[name] += found
+        times = {name: median(found) for name, found in samples.items()}
+        told = [name for name in told if times[name] <= (1 + NEAR) * min(times.values())]
+        if len(told) < 2:
+            break
+    return times
 
 
 def _turn(entry: Entry, stage: Stage, say: Callable[[str], None]) -> list[float]:
