@@ -1,4 +1,4 @@
-"""Real steps of one method say what the engine takes, unless the link is their bottleneck."""
+"""Real steps of a method or two say what the engine takes, unless the link is their bottleneck."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from thinwire.planning import gauge, planner
 from thinwire.planning.alone import ENGINE
 from thinwire.planning.company import Company
 from thinwire.planning.computing import Computing, Step
+from thinwire.planning.device import Host
 from thinwire.planning.link import Link, Sockets
 from thinwire.planning.outlook import Setting
 from thinwire.planning.profile import Profile
@@ -35,7 +36,7 @@ class Stands:
     company = Company()
 
     def attached(self, method: tw.Method) -> AbstractContextManager[Step]:
-        assert method == gauge.method()
+        assert method.id in Host.gauges
         return nullcontext(lambda: None)
 
     def seconds(self, step: Step) -> float:
@@ -53,8 +54,9 @@ def test_what_steps_take_longer_is_the_engines_in_every_method() -> None:
     one.gauge(there)
     assert REAL - 0.1 < one.spent[ENGINE] < REAL - COMPUTING.step
     assert one.contestant(tw.method("ef-signsgd"), 2).overhead == one.spent[ENGINE]
-    found = one.contestant(gauge.method(), 2)
-    assert there.seconds(found) == pytest.approx(REAL, rel=0.02)
+    founds = [there.seconds(one.contestant(tw.method(name), 2)) for name in Host.gauges]
+    assert max(founds) <= REAL * (1 + 1e-6)  # of two findings the smaller counts
+    assert max(founds) == pytest.approx(REAL, rel=0.02)
 
 
 def test_steps_on_a_gpu_say_how_much_of_it_lanes_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,16 +65,17 @@ def test_steps_on_a_gpu_say_how_much_of_it_lanes_need(monkeypatch: pytest.Monkey
     grads = {item.name: torch.ones(item.numel) for item in items}
     there = Setting(2, Link(1e12, goodput=1.0), computing, Sockets())
     one = Profile(computing, grads, {ENGINE: ALONE}, Sockets(), device=Slow(), stage=Stands())  # type: ignore[arg-type]
-    longest = there.seconds(replace(one.contestant(gauge.method(), 2), overhead=0.0))
-    monkeypatch.setattr(gauge, "seconds", lambda stage: 0.8 * longest)
+    longest = there.seconds(replace(one.contestant(tw.method(Slow.gauges[0]), 2), overhead=0.0))
+    monkeypatch.setattr(gauge, "seconds", lambda stage, method: 0.8 * longest)
     one.gauge(there)
     assert one.spent[ENGINE] == 0.0
     assert 0.5 < one.busy < 1.0  # two lanes that need half of it do not disturb each other
-    assert there.seconds(one.contestant(gauge.method(), 2)) == pytest.approx(0.8 * longest, rel=1e-3)
-    monkeypatch.setattr(gauge, "seconds", lambda stage: 1e-3 * longest)
+    assert there.seconds(one.contestant(tw.method(Slow.gauges[0]), 2)) == pytest.approx(0.8 * longest, rel=1e-3)
+    monkeypatch.setattr(gauge, "seconds", lambda stage, method: 1e-3 * longest)
     again = Profile(computing, grads, {ENGINE: ALONE}, Sockets(), device=Slow(), stage=Stands())  # type: ignore[arg-type]
     again.gauge(there)
-    assert again.busy == pytest.approx(1 / gauge.method().lanes("cpu"), rel=1e-3)  # no more lanes than there are
+    lanes = tw.method(Slow.gauges[0]).lanes("cpu")
+    assert again.busy == pytest.approx(1 / lanes, rel=1e-3)  # no piece needs less than when all lanes are busy
 
 
 def test_steps_that_wait_for_the_link_say_nothing_about_the_engine() -> None:
@@ -91,7 +94,7 @@ def steps() -> dict[str, Any]:
     net = nn.Linear(160, 160)
     before = {name: p.clone() for name, p in net.named_parameters()}
     makes = planner.steps_of(torch.ones(4, 160), None, None)
-    taken = gauge.seconds(Stage(net, makes, Company.of_group()))
+    taken = gauge.seconds(Stage(net, makes, Company.of_group()), tw.method("qsgd:bits=1"))
     same = all(torch.equal(p, before[name]) for name, p in net.named_parameters())
     return {"seconds": taken, "same": same, "ranks": dist.get_world_size()}
 

@@ -46,6 +46,7 @@ class Device(ABC):
 
     queued: bool  # whether calls return before their work is done
     rounds: int  # of each bucket that are timed among other ranks
+    gauges: tuple[str, ...] = ("qsgd:bits=1",)  # whose real steps say what the engine takes (planning/gauge.py)
 
     @abstractmethod
     def share(self, company: Company) -> float:
@@ -98,6 +99,7 @@ class Host(Device):
 
     queued = False
     rounds = 3
+    gauges = ("qsgd:bits=1", "qsgd:bits=1,exchange=all-gather")
 
     def share(self, company: Company) -> float:
         return (os.cpu_count() or 1) / company.here

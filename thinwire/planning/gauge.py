@@ -1,9 +1,11 @@
-"""Gauge: real steps of one method, which show what the parts of a forecast do not: ranks that wait for each other.
+"""Gauge: real steps of a method or two, which show what no part of a forecast does: ranks that wait for each other.
 
 Computing, codecs and messages are measured apart. In a step the ranks start together, but none of them finishes a
 part when the others do, and each waits for the slowest of them at every message; threads wake up, and buckets are
-filled while others are under way. So where there are hosts to do so, some steps of a method that sends little are
-taken. With what the engine takes, their own forecast is as long as they are; it takes as much of every method.
+filled while others are under way. So where there are hosts to do so, some steps of methods that send little are
+taken: a thirtieth of a plain sum, with a codec like others'. With what the engine takes, their own forecast is as
+long as they are. It takes as much of every method, and of two findings the smaller counts, since whatever disturbs
+a machine only adds to steps.
 
 On a GPU a forecast may be longer than the steps even if the engine takes nothing. While its codecs were timed, each
 piece waited for the other ranks' turns on the GPU; in a step several lanes wait for them at the same time. Then the
@@ -16,27 +18,19 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
-from thinwire.core.by_id import method as by_id
-
 if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.planning.stage import Stage
 
-METHOD = "qsgd:bits=1"  # a thirtieth of what a plain sum sends, and a codec like others'
 TURNS = 3  # in which it is attached anew: what one finds of threads and memory, another may not
 WARM, STEPS = 5, 20  # of each
 LONGEST = 2.0  # seconds that the steps of a turn may take, those that are timed, and those before them
 HALVINGS = 30  # of the range in which a figure is looked for
 
 
-def method() -> Method:
-    """The method whose steps are taken."""
-    return by_id(METHOD)
-
-
-def seconds(stage: Stage) -> float:
-    """Of its step between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
-    return median(taken for _ in range(TURNS) for taken in _turn(stage))
+def seconds(stage: Stage, method: Method) -> float:
+    """Of a step between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
+    return median(taken for _ in range(TURNS) for taken in _turn(stage, method))
 
 
 def fitted(forecast: Callable[[float], float], taken: float, low: float, high: float) -> float:
@@ -51,8 +45,8 @@ def fitted(forecast: Callable[[float], float], taken: float, low: float, high: f
     return (low + high) / 2
 
 
-def _turn(stage: Stage) -> list[float]:
-    with stage.attached(method()) as step:
+def _turn(stage: Stage, method: Method) -> list[float]:
+    with stage.attached(method) as step:
         step()
         first = stage.company.slowest([stage.seconds(step)])
         many = int(LONGEST / first[0])

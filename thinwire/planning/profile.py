@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
+from thinwire.core.by_id import method as by_id
 from thinwire.core.per_tensor import PerTensor
 from thinwire.engine.plan import plan_of
 from thinwire.planning import gauge
@@ -94,14 +95,20 @@ class Profile:
         All ranks call this. Otherwise it is what the engine takes on a rank alone. On a GPU, steps that are shorter
         than their forecast say how much of it lanes need.
         """
+        found = [self._gauged(by_id(name), setting) for name in self.device.gauges]
+        if told := [one for one in found if one is not None]:
+            self.spent[ENGINE], self.busy = min(told)
+
+    def _gauged(self, method: Method, setting: Setting) -> tuple[float, float] | None:
+        """What the engine takes, and the part of the device that lanes need; None where the link is the bound."""
         assert self.stage is not None  # there are hosts
-        self.say("steps between the hosts")
-        one = replace(self.contestant(gauge.method(), setting.hosts), overhead=0.0)
+        self.say(f"steps of {method.id} between the hosts")
+        one = replace(self.contestant(method, setting.hosts), overhead=0.0)
         found = setting.replay(one)
         (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
         if bound:
-            return
-        taken = gauge.seconds(self.stage)
+            return None
+        taken = gauge.seconds(self.stage, method)
 
         def with_engine(seconds: float) -> float:
             return setting.seconds(replace(one, overhead=seconds))
@@ -112,7 +119,8 @@ class Profile:
         engine, busy = gauge.fitted(with_engine, taken, 0.0, taken), 1.0
         if self.device.queued and found.step > taken:
             engine, busy = 0.0, gauge.fitted(with_busy, taken, 1 / one.lanes, 1.0)
-        self.spent[ENGINE], self.busy = self.company.typical([engine, busy])
+        engine, busy = self.company.typical([engine, busy])
+        return engine, busy
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
         """A method on so many ranks, measured now: each kind of its rounds."""
