@@ -1,7 +1,7 @@
 """Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
 
 All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
-rate, the link itself, with messages of their own, and at the highest some steps of a method that is not forecast.
+rate, the link itself, with messages of their own, and at the highest some steps of methods that are not forecast.
 From that every cell is forecast. As in `tw.plan`, those whose forecasts lie close to the fastest then take some steps
 at each rate (tried_ms), by which one of them is recommended; forecasts stay as they are. Only then are cells
 measured: in its turn a contestant is built anew, warms up on free links, and takes timed steps at every rate. Each

@@ -12,7 +12,7 @@ from thinwire.lab.records import Row, read
 
 COMMANDS = {
     "plan.csv": "thinwire bench plan --params 4194304 --budget 1",
-    "plan-gpu.csv": "thinwire bench plan --device cuda --params 16777216 --budget 1",
+    "plan-gpu.csv": "thinwire bench plan --device cuda --params 8388608 --budget 1",
 }
 """What records each file, as root."""
 WORST = 0.25  # what no error should exceed

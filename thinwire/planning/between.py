@@ -147,18 +147,29 @@ def _crowds(
         return median(_crowd(teams[turn % len(teams)], ask, n, group) for turn in range(times))
 
     first = sent(Ask("scatter", SMALL * n))
-    found, speed = [], link.rate / 8 * HEADERS
+    found: list[tuple[float, float]] = []
     for step in range(STEPS):
         ask = Ask("scatter", TINY * TIMES**step)
         every = lanes * ask.sent(n)
-        if every / speed > LONG:
+        if every / (link.rate / 8 * HEADERS) > LONG:
             break
-        early = min(link.burst, every)  # this much passes as fast as the host sends it
-        expected = every / speed - early / (link.rate / 8) + early * known.trade.byte
+        expected = _expected(every, link, known.trade.byte)
         if expected > first:  # what is shorter says nothing about the link
             taken = sent(ask) - known.trade.first - link.latency
             found.append((ask.sent(n), HEADERS * min(1.0, max(FLOOR, expected / max(taken, 1e-9)))))
     return tuple(found)
+
+
+def _expected(every: float, link: Link, byte: float) -> float:
+    """Seconds of so many bytes after a rest if headers alone take a part of the rate: first what passes as a burst.
+
+    >>> round(_expected(3e6, Link(8e9, goodput=1.0), 0.2e-9), 6)
+    0.003137
+    >>> round(_expected(3e6, Link(8e9, goodput=1.0, burst=1e6), 0.2e-9), 6)  # as fast as the host sends it
+    0.002337
+    """
+    early = min(link.burst, every)
+    return every / (link.rate / 8 * HEADERS) - early / (link.rate / 8) + early * byte
 
 
 def _crowd(drivers: Sequence[Processes], ask: Ask, n: int, group: dist.ProcessGroup) -> float:
