@@ -46,6 +46,7 @@ T = TypeVar("T")
 HOST, NOTHING = Host(), Tape()
 FEW, EXACT = 4, 8  # ranks that are recorded as they are are at most EXACT; more are extended from both
 MOST = 16  # ranks of a recording where what happens depends on their number
+MANY = 8  # rounds; of fewer, one that happened to have the machine to itself would make all others seem disturbed
 APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
 
 
@@ -133,7 +134,7 @@ class _Passes:
 
     @property
     def typical(self) -> Recorded:
-        """One of them: each part as it is if undisturbed. Where passes differ in what happens, as in the last."""
+        """One of them, with what each part usually takes. Where passes differ in what happens, it is the last."""
         last = self.scripts[-1]
         alike = [one for one in self.scripts if [s.shape for s in one] == [s.shape for s in last]]
         scripts = []
@@ -200,7 +201,9 @@ def _recorded(
 def _middle(parts: Sequence[Part]) -> Part:
     works = [part for part in parts if isinstance(part, Work)]
     if works:
-        return Work(undisturbed([one.seconds for one in works]), median(one.cores for one in works))
+        seconds = [one.seconds for one in works]
+        usual = undisturbed(seconds) if len(works) >= MANY else median(seconds)
+        return Work(usual, median(one.cores for one in works))
     asks = [part for part in parts if isinstance(part, Ask)]
     return asks[-1]._replace(size=median(one.size for one in asks)) if asks else parts[-1]
 
