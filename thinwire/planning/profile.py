@@ -95,6 +95,7 @@ class Profile:
         All ranks call this. Otherwise it is what the engine takes on a rank alone. On a GPU, steps that are shorter
         than their forecast say how much of it lanes need.
         """
+        self.say("steps between the hosts")
         found = [self._gauged(by_id(name), setting) for name in self.device.gauges]
         if told := [one for one in found if one is not None]:
             self.spent[ENGINE], self.busy = min(told)
@@ -102,7 +103,6 @@ class Profile:
     def _gauged(self, method: Method, setting: Setting) -> tuple[float, float] | None:
         """What the engine takes, and the part of the device that lanes need; None where the link is the bound."""
         assert self.stage is not None  # there are hosts
-        self.say(f"steps of {method.id} between the hosts")
         one = replace(self.contestant(method, setting.hosts), overhead=0.0)
         found = setting.replay(one)
         (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
