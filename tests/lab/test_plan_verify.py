@@ -33,4 +33,4 @@ def test_the_best_two_and_ddp_take_steps(root: None) -> None:
         assert row["steps"] >= 2
         assert row["error"] == pytest.approx(row["predicted_ms"] / row["step_ms"] - 1)
     assert ("measuring", "the link at 100mbit") in heard
-    assert ("steps, turn 1 of 3", "bf16") in heard
+    assert ("steps, turn 1 of 6", "bf16") in heard
