@@ -116,10 +116,11 @@ class Profile:
         def with_busy(part: float) -> float:
             return setting.seconds(_with_cores(one, lambda cores: part * cores))
 
-        engine, busy = gauge.fitted(with_engine, taken, 0.0, taken), 1.0
         if self.device.queued and found.step > taken:
-            engine, busy = 0.0, gauge.fitted(with_busy, taken, 1 / one.lanes, 1.0)
-        engine, busy = self.company.typical([engine, busy])
+            fits = [0.0, gauge.fitted(with_busy, taken, 1 / one.lanes, 1.0)]
+        else:
+            fits = [gauge.fitted(with_engine, taken, 0.0, taken), 1.0]
+        engine, busy = self.company.typical(fits)
         return engine, busy
 
     def contestant(self, method: Method, ranks: int) -> Contestant:
