@@ -129,7 +129,7 @@ def in_need() -> dict[str, bool]:
     opts = [OPTIMIZERS["adamw"](one.parameters()) for one in (model, again)]
     with tw.attach(model, opts[0], method, min_size=0) as wire:
         before = [parcel.items for parcel in wire.plan().parcels]
-        with mock.patch.object(planner, "fit", return_value=Cost(1.0, 0.0)):  # so slow that all are overtaken
+        with mock.patch.object(planner, "pace", return_value=Cost(1.0, 0.0)):  # so slow that all are overtaken
             train(model, opts[0], range(2 * (planner.ROUNDS + 1) + 2))
         after = [parcel.items for parcel in wire.plan().parcels]
         saved = copy.deepcopy((model.state_dict(), opts[0].state_dict(), wire.state_dict()))
