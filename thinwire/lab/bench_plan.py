@@ -150,11 +150,14 @@ def _forecasts(job: Job, net: nn.Module, tell: Say) -> tuple[dict[str, Setting],
         link = between.link(company.lanes, sockets, bits_per_second(rate))
         settings[rate] = Setting(n, link, computing, profile.sockets, together=True)
     fastest = max(job.rates, key=bits_per_second)
-    reshape(fastest)
-    profile.gauge(settings[fastest])
-    reshape(FREE)
+
+    def gauge() -> None:
+        reshape(fastest)
+        profile.gauge(settings[fastest])
+        reshape(FREE)
+
     methods = {one.id: one for one in (tw.method(text) for text in job.methods)}
-    contestants = [*profile.rivals(), *(profile.contestant(one, n) for one in methods.values())]
+    contestants = profile.contestants(list(methods.values()), n, gauge)
     tried: Tried = {}
     for rate, setting in settings.items():
         tell(f"the best at {rate}")

@@ -15,7 +15,6 @@ steps say how much of the GPU a piece keeps busy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ LONGEST = 2.0  # seconds that the steps of a turn may take, those that are timed
 HALVINGS = 30  # of the range in which a figure is looked for
 
 
-def seconds(stage: Stage, method: Method) -> float:
-    """Of a step between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
-    return median(taken for _ in range(TURNS) for taken in _turn(stage, method))
+def seconds(stage: Stage, method: Method) -> list[float]:
+    """Of steps between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
+    return [taken for _ in range(TURNS) for taken in _turn(stage, method)]
 
 
 def fitted(forecast: Callable[[float], float], taken: float, low: float, high: float) -> float:

@@ -104,8 +104,8 @@ def plan(
         setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
         if not (together and link is None):
             return outlook_of(profile, setting, known)
-        profile.gauge(setting)
-        return _tried(outlook_of(profile, setting, known), profile, known, tries, say)
+        made = profile.contestants(known, hosts, lambda: profile.gauge(setting))
+        return _tried(outlook(setting, made), profile, known, tries, say)
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:

@@ -30,7 +30,7 @@ from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
 from thinwire.planning.record import EXACT, Recorded, record, record_agreement, skips
 from thinwire.planning.rivals import RIVALS, width_of
-from thinwire.planning.rounds import undisturbed
+from thinwire.planning.rounds import either, undisturbed
 from thinwire.planning.script import Script, Work
 from thinwire.planning.settled import Settled, settled
 from thinwire.planning.stage import Stage
@@ -77,6 +77,8 @@ class Profile:
     stage: Stage | None = None  # where real steps are taken between hosts
     busy: float = 1.0  # part of the device that a piece of work in a lane keeps busy, of what it was timed with
     _settled: dict[str, Settled] = field(default_factory=dict)
+    _made: dict[tuple[str, int], Contestant] = field(default_factory=dict)
+    _gauges: dict[str, list[float]] = field(default_factory=dict)  # seconds of real steps, by method
     _known: dict[tuple[object, ...], Recorded] = field(default_factory=dict)
     _taped: dict[tuple[object, ...], Taped] = field(default_factory=dict)
 
@@ -92,8 +94,8 @@ class Profile:
     def gauge(self, setting: Setting) -> None:
         """Let real steps, here and on the setting's link, say what the engine takes, where the link is no bottleneck.
 
-        All ranks call this. Otherwise it is what the engine takes on a rank alone. On a GPU, steps that are shorter
-        than their forecast say how much of it lanes need.
+        All ranks call this; the steps of all calls count. Otherwise it is what the engine takes on a rank alone. On a
+        GPU, steps that are shorter than their forecast say how much of it lanes need.
         """
         self.say("steps between the hosts")
         found = [self._gauged(by_id(name), setting) for name in self.device.gauges]
@@ -103,12 +105,14 @@ class Profile:
     def _gauged(self, method: Method, setting: Setting) -> tuple[float, float] | None:
         """What the engine takes, and the part of the device that lanes need; None where the link is the bound."""
         assert self.stage is not None  # there are hosts
-        one = replace(self.contestant(method, setting.hosts), overhead=0.0)
+        one = self._bare(method, setting.hosts)
         found = setting.replay(one)
         (bound,) = self.company.slowest([float(found.binds == "link")])  # ranks must take the steps together
         if bound:
             return None
-        taken = gauge.seconds(self.stage, method)
+        samples = self._gauges.setdefault(method.id, [])
+        samples += gauge.seconds(self.stage, method)
+        taken = median(samples)
 
         def with_engine(seconds: float) -> float:
             return setting.seconds(replace(one, overhead=seconds))
@@ -123,16 +127,37 @@ class Profile:
         engine, busy = self.company.typical(fits)
         return engine, busy
 
+    def contestants(self, methods: Sequence[Method], ranks: int, steps: Callable[[], None]) -> list[Contestant]:
+        """DDP's ways and all methods. `steps` lets the gauge take some before codecs are timed, and after that."""
+        steps()
+        for one in methods:
+            self.contestant(one, ranks)
+        steps()
+        return [*self.rivals(), *(self.contestant(one, ranks) for one in methods)]
+
     def contestant(self, method: Method, ranks: int) -> Contestant:
-        """A method on so many ranks, measured now: each kind of its rounds."""
-        self.say(method.id)
-        found = self.settled(method)
-        kinds = [
-            (share, self._kind(replace(found.method, exchange=exchange), ranks))
-            for share, exchange in found.method.exchange.rounds()
-        ]
-        _, usual = kinds.pop()
-        return replace(usual, name=method.id, instead=tuple(kinds), note=found.note)
+        """A method on so many ranks, measured once, with what the engine takes as it is known by now."""
+
+        def with_engine(made: Contestant) -> Contestant:
+            made = _with_cores(made, lambda cores: self.busy * cores)
+            return replace(made, overhead=self.spent.get(ENGINE, 0.0))
+
+        bare = self._bare(method, ranks)
+        instead = tuple((share, with_engine(kind)) for share, kind in bare.instead)
+        return replace(with_engine(bare), instead=instead)
+
+    def _bare(self, method: Method, ranks: int) -> Contestant:
+        """Each kind of its rounds, without the engine."""
+        if (method.id, ranks) not in self._made:
+            self.say(method.id)
+            found = self.settled(method)
+            kinds = [
+                (share, self._kind(replace(found.method, exchange=exchange), ranks))
+                for share, exchange in found.method.exchange.rounds()
+            ]
+            _, usual = kinds.pop()
+            self._made[method.id, ranks] = replace(usual, name=method.id, instead=tuple(kinds), note=found.note)
+        return self._made[method.id, ranks]
 
     def settled(self, method: Method) -> Settled:
         """A method as it is after some time, and what was assumed of it."""
@@ -157,10 +182,8 @@ class Profile:
         if made.codec and not self.device.queued:
             crowded = self._crowded(made, method, ranks)
             made = _with_cores(made, lambda _: crowded)
-        elif made.codec:
-            made = _with_cores(made, lambda cores: self.busy * cores)
         beside, disturbed = self._beside(made, method, ranks)
-        return replace(made, overhead=self.spent.get(ENGINE, 0.0), beside=beside, disturbed=disturbed)
+        return replace(made, beside=beside, disturbed=disturbed)
 
     def _recorded(self, method: Method, parcel: Parcel, ranks: int) -> Recorded:
         """Buckets of equal shapes are measured once."""
@@ -178,11 +201,10 @@ class Profile:
         return self._known[which]
 
     def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
-        """With the times of the engine's lanes, where these are shorter than those of the recording.
+        """Timed once more in the engine's lanes: what a codec takes lies between that and the recording.
 
-        Either way of timing may be disturbed, and neither makes a codec faster than it is. Played, ranks compute at
-        the same time, and the slowest counts, for which the others would wait in a round of messages; recorded, they
-        take turns, and the median counts.
+        Recorded, ranks take turns in one warm thread, and the median of them counts. Played, lanes wake up with
+        cold caches, and the slowest rank counts at every message, although another one uses its core while it waits.
         """
         warm = WARM * method.lanes(flat.device.type)  # each has threads and memory of its own, made as it is used
         before, company = self._before(), self.company
@@ -200,7 +222,9 @@ class Profile:
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
         scripts = timed(found.scripts, [undisturbed(one) for one in zip(*rounds, strict=True)])
         (recorded,) = company.typical([_seconds(found.scripts)])
-        return found._replace(scripts=scripts) if _seconds(scripts) < recorded else found
+        shorter = scripts if _seconds(scripts) < recorded else found.scripts
+        factor = either(_seconds(scripts), recorded) / max(_seconds(shorter), 1e-9)
+        return found._replace(scripts=_on(shorter, lambda work: work._replace(seconds=factor * work.seconds)))
 
     def _largest(self, method: Method) -> Parcel:
         return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
@@ -294,20 +318,23 @@ def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]
 
 def _at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
     """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
-    return _on(scripts, lambda cores: min(cores, share))
+    return _on(scripts, lambda work: work._replace(cores=min(work.cores, share)))
 
 
-def _on(scripts: tuple[Script, ...], cores: Callable[[float], float]) -> tuple[Script, ...]:
-    """With other cores for each piece of work, given those that it has."""
-    return tuple(
-        replace(s, parts=tuple(p._replace(cores=cores(p.cores)) if isinstance(p, Work) else p for p in s.parts))
-        for s in scripts
-    )
+def _on(scripts: tuple[Script, ...], change: Callable[[Work], Work]) -> tuple[Script, ...]:
+    """With every piece of work changed."""
+    return tuple(replace(s, parts=tuple(change(p) if isinstance(p, Work) else p for p in s.parts)) for s in scripts)
 
 
 def _with_cores(made: Contestant, cores: Callable[[float], float]) -> Contestant:
     """The same for everything that a contestant sends."""
-    return replace(made, sendings=tuple(one._replace(scripts=_on(one.scripts, cores)) for one in made.sendings))
+    return replace(
+        made,
+        sendings=tuple(
+            one._replace(scripts=_on(one.scripts, lambda work: work._replace(cores=cores(work.cores))))
+            for one in made.sendings
+        ),
+    )
 
 
 def _seconds(scripts: Sequence[Script]) -> float:
