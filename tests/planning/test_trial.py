@@ -104,6 +104,16 @@ def test_those_that_are_still_close_have_as_many_turns_again(monkeypatch: pytest
     assert len(heard) == 2 * trial.TURNS  # one of them is fastest
 
 
+def test_what_disturbs_the_second_heat_helps_nobody_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"qsgd": 1.0, "int8": 1.05, "ddp": 1.12}
+    turns = iter(range(1, 100))
+    monkeypatch.setattr(trial.Entry, "of", lambda name, stage, methods: name)
+    monkeypatch.setattr(trial, "_turn", lambda name, stage, say: [times[name] * (1 if next(turns) <= 9 else 1.5)])
+    told = trial.trial(list(times), Stands(0.0), {}, lambda text: None)  # type: ignore[arg-type]
+    assert min(told, key=lambda name: told[name]) == "qsgd"
+    assert told["ddp"] / told["qsgd"] == pytest.approx(1.12)
+
+
 def test_samples_are_as_long_as_an_exchange_takes_to_come_around() -> None:
     methods = {one.id: one for one in (tw.methods.local_sgd(every=8), tw.methods.pipe_sgd())}
     stage = Stage(net(), planner.steps_of(torch.ones(4, 160), None, None), Company())

@@ -1,12 +1,13 @@
 """Is the planner right? Its forecasts beside real steps between shaped hosts, cell by cell.
 
-All ranks of a world first measure, with free links: computing, DDP's ways alone, codecs, sockets; and then, at each
-rate, the link itself, with messages of their own, and at the highest some steps of methods that are not forecast.
-From that every cell is forecast. As in `tw.plan`, those whose forecasts lie close to the fastest then take some steps
-at each rate (tried_ms), by which one of them is recommended; forecasts stay as they are. Only then are cells
-measured: in its turn a contestant is built anew, warms up on free links, and takes timed steps at every rate. Each
-starts at a barrier and ends when the slowest rank has ended. All have several turns, so that what disturbs the
-machine for a while is not taken for one of them. No step of a contestant is used to forecast it, or another one.
+All ranks of a world first measure, with free links, sockets, computing and DDP's ways alone; then, at each rate, the
+link itself, with messages of their own; and then codecs, with free links, and before and after them, at the highest
+rate, some steps of methods that are not forecast. From that every cell is forecast. As in `tw.plan`, those whose
+forecasts lie close to the fastest then take some steps at each rate (tried_ms), by which one of them is recommended;
+forecasts stay as they are. Only then are cells measured: in its turn a contestant is built anew, warms up on free
+links, and takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All have
+several turns, so that what disturbs the machine for a while is not taken for one of them. No step of a contestant is
+used to forecast it, or another one.
 
     error = predicted / measured - 1
 

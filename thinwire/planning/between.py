@@ -17,6 +17,7 @@ The slowest rank counts.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,11 @@ def _expected(every: float, link: Link, byte: float) -> float:
 def _crowd(drivers: Sequence[Processes], ask: Ask, n: int, group: dist.ProcessGroup) -> float:
     """Seconds until the last of all lanes has ended, on the slowest rank."""
     requests = [_ready(driver, ask, n) for driver in drivers]
+    there = threading.Barrier(1 + len(requests))
     with ThreadPoolExecutor(len(requests)) as pool:
+        for _ in requests:
+            pool.submit(there.wait)
+        there.wait()  # the engine's lanes have their threads, too
         _rest(group)
         start = time.perf_counter()
         for ended in [pool.submit(request) for request in requests]:

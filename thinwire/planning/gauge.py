@@ -14,6 +14,7 @@ steps say how much of the GPU a piece keeps busy.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,12 @@ HALVINGS = 30  # of the range in which a figure is looked for
 
 def seconds(stage: Stage, method: Method) -> list[float]:
     """Of steps between the hosts, from when all of them start until the slowest has ended; all ranks call this."""
-    return [taken for _ in range(TURNS) for taken in _turn(stage, method)]
+    taken = list[float]()
+    for _ in range(TURNS):
+        taken += _turn(stage, method)
+        if taken[-1] > LONGEST:  # on all ranks; what disturbs a machine hardly lengthens such steps
+            break
+    return taken
 
 
 def fitted(forecast: Callable[[float], float], taken: float, low: float, high: float) -> float:
@@ -45,6 +51,7 @@ def fitted(forecast: Callable[[float], float], taken: float, low: float, high: f
 
 
 def _turn(stage: Stage, method: Method) -> list[float]:
+    gc.collect()  # wires are parts of cycles, and as large as the model
     with stage.attached(method) as step:
         step()
         first = stage.company.slowest([stage.seconds(step)])

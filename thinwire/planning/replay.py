@@ -311,7 +311,8 @@ class _Replay:
         bound = "processor" if free or (scale < 1 and any(cost.cpu for cost in costs)) else "link"
         slowed = [scale if cost.cpu else 1.0 for cost in costs]
         used = sum(speed * part for speed, part in zip(speeds, slowed, strict=True))
-        rounds = sum(fixed) / sum(own) if any(own) else 0.0
+        hosts = sum(speed * each for speed, each in zip(carried, own, strict=True))
+        rounds = sum(speed * each for speed, each in zip(carried, fixed, strict=True)) / hosts if hosts else 0.0
         return [speed * part for speed, part in zip(carried, slowed, strict=True)], used, scale, bound, rounds
 
     def _note(self, passed: float, *, computing: bool, bound: str | None, fixed: float, works: bool) -> None:

@@ -1,6 +1,6 @@
 """Trial: real steps of the methods that are forecast to be about equally fast, which decide between them.
 
-A forecast misses by 5% at the median and by 20% now and then (docs/planning.md), so that it cannot tell methods apart
+A forecast misses by some percent, and by 20% now and then (docs/planning.md), so that it cannot tell methods apart
 that lie closer together. Where there are hosts to do so, those near the fastest take some steps, in turns, with one
 of them in memory at a time. Nothing but the choice follows from these steps: forecasts stay as they are.
 """
@@ -33,9 +33,7 @@ FEWEST, STEPS = 3, 30  # timed samples of a turn: steps of some milliseconds sca
 LONGEST = 2.0  # seconds that they should take
 PATIENCE = 15.0  # seconds of warming up, after which forecasts decide
 MIXED = 32  # steps of a sample at most, where rounds are of several kinds
-IN_A_ROW = (
-    4  # steps of a sample, where a result may arrive in the next step: between samples it would arrive for free
-)
+IN_A_ROW = 4  # steps of a sample, where a result may arrive in the next step: between samples it would do so for free
 
 
 @final
@@ -72,7 +70,9 @@ def trial(
 ) -> dict[str, float]:
     """Seconds of a step of each, until the slowest rank has ended; all ranks call this, and rank 0 says with whom.
 
-    Where one of them could not be tried there are none: it might be the fastest, and forecasts decide.
+    Where one of them could not be tried there are none: it might be the fastest, and forecasts decide. Those that
+    are not in the second heat stay as much slower than the fastest as they were in the first, whatever disturbs the
+    machine in the second.
     """
     told = stage.company.of_first(list(names))
     if len(told) < 2:
@@ -86,7 +86,9 @@ def trial(
             if not found:
                 return {}
             samples[name] += found
-        times = {name: median(found) for name, found in samples.items()}
+        now = {name: median(samples[name]) for name in told}
+        moved = min(now.values()) / min(times.values(), default=min(now.values()))
+        times = {name: moved * before for name, before in times.items()} | now
         told = [name for name in told if times[name] <= (1 + NEAR) * min(times.values())]
         if len(told) < 2:
             break
