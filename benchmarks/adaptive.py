@@ -38,7 +38,7 @@ from thinwire.engine.stats import compression_error
 from thinwire.lab import problems, records, uneven
 from thinwire.sim.load import Load
 from thinwire.sim.problem import Problem
-from thinwire.sync import Layer, hidden
+from thinwire.sync import hidden
 
 OUT = Path(__file__).parent / "data" / "adaptive.csv"
 Kind = Literal["bits", "ratio"]
@@ -56,7 +56,7 @@ MEASURED = 1024  # tensors below it are left out
 WORKERS, EVERY, SMALL = 2, 20, 256
 NARROW = 8  # channels of the ResNet that is trained
 RANKS, LATENCY, SECONDS = 8, 50e-6, 0.3
-RATES = {"100mbit": 1e8 / 8, "1gbit": 1e9 / 8}
+RATES = ("100mbit", "1gbit")
 MODELS = {"resnet50": "resnet", "gpt2": "words"}
 TRAVELS = 10_000  # tensors below it travel in float32
 GPT2 = {  # names of GPT-2's tensors here
@@ -240,16 +240,12 @@ def lags() -> Iterator[records.Row]:
     """Steps over that of top-k by bucket, and elements sent over its 1%."""
     for model in MODELS:
         load = Load.of(model, seconds=SECONDS)
-        layers = [
-            Layer(one.name, math.prod(one.shape), SECONDS - one.seconds)
-            for one in load.tensors
-            if math.prod(one.shape) >= TRAVELS
-        ]
+        layers = load.layers()
         elements = sum(one.numel for one in layers)
-        for rate, speed in RATES.items():
+        for rate in RATES:
             network = tw.Network(rate, LATENCY)
             base = tw.sim.foresee(tw.methods.topk(0.01, indices="packed"), load, RANKS, network=network).step
-            shares = hidden(layers, RANKS, speed, LATENCY)
+            shares = hidden(layers, RANKS, rate, LATENCY)
             for setting, ratios in (("ratio=0.01", None), ("hidden", shares)):
                 done = tw.sim.foresee(tw.methods.lags(0.01, ratios), load, RANKS, network=network)
                 sent = sum(one.numel * (shares[one.name] if ratios else 0.01) for one in layers)

@@ -41,7 +41,7 @@ from thinwire.sim.problem import Problem
 from thinwire.sync import Layer, hidden
 
 OUT = Path(__file__).parent / "data" / "adaptive-hosts.csv"
-HOSTS, RATES = 2, {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8}
+HOSTS, RATES = 2, ("1gbit", "100mbit")
 LATENCY = 100e-6  # of an exchange, for the shares that hide
 TURNS, TIMED = 2, 5
 EVERY = (TIMED + 1) * len(RATES) + WARM  # steps from one choice to the next: none is made among the timed ones
@@ -91,7 +91,7 @@ def layers(problem: Problem) -> list[Layer]:
 def method_of(row: str, seen: list[Layer], rate: str) -> tw.Method:
     """What is exchanged at this rate in the steps of a row."""
     if row == "lags, hidden":
-        return tw.methods.lags(0.01, hidden(seen, HOSTS, RATES[rate], LATENCY))
+        return tw.methods.lags(0.01, hidden(seen, HOSTS, rate, LATENCY))
     method = tw.method(row)
     adapt = method.sync.adapt
     return method if adapt is None else replace(method, sync=replace(method.sync, adapt=replace(adapt, every=EVERY)))

@@ -61,7 +61,9 @@ def test_error_is_told() -> None:
     rows = [{"kind": "error", "off": off} for off in (-0.1, 0.02, -0.3)] + [{"kind": "step", "off": None}]
     told = model_error.sentence(rows)
     assert "3 steps" in told
-    assert "10% in the median and 30% at worst; 2 of 3 are too short" in told
+    assert "10% at the median and 30% at worst; 2 of 3 are too short" in told
+    assert "all 1 are too short" not in model_error.sentence(rows[1:])
+    assert "all 2 are too short" in model_error.sentence([rows[0], rows[2]])
 
 
 def test_rate_for() -> None:

@@ -55,7 +55,8 @@ class Overlap(Config):
 
     With `into_forward`, `optimizer.step()` does not wait: in the next forward pass each module waits for its own
     parameters, which step when their gradients are there. Buckets are sent as they are "ready", or those first that
-    are in "need" first, in one order that rank 0 decides from what was measured. The numbers are the same.
+    are in "need" first, in one order that rank 0 decides from what was measured. The numbers are those of steps that
+    wait, with the same buckets and pieces: give `chunk_mb` to both.
     """
 
     name: ClassVar[str] = "overlap"

@@ -145,9 +145,12 @@ class Wire:
         """What happened when in the last round: launch, encode, wire, decode, backward ends."""
         return sorted(self._runner.telemetry.events, key=lambda span: span.start)
 
-    def trace(self, path: str | Path) -> None:
-        """Write `events` as a trace file of this rank, which Perfetto opens beside those of `tw.sim.foresee`."""
-        write_trace(path, {self._runner.comm.rank: self.events()})
+    def trace(self, path: str | Path, beside: str | Path | None = None) -> None:
+        """Write `events` as a trace file of this rank, for Perfetto, with the workers of another file `beside` it.
+
+        The other one may come from `tw.sim.foresee(..., marks=True).trace(path)`, or from another rank.
+        """
+        write_trace(path, {self._runner.comm.rank: self.events()}, beside)
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""

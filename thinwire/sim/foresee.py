@@ -18,7 +18,7 @@ from thinwire.core.clock import Span
 from thinwire.core.config import check_choice
 from thinwire.core.errors import PeerError
 from thinwire.core.given import is_number
-from thinwire.core.trace import write_trace
+from thinwire.core.trace import SIMULATED, write_trace
 from thinwire.engine.legal import check_method
 from thinwire.engine.misuse import check_method_type
 from thinwire.engine.plan import plan_of
@@ -71,14 +71,17 @@ class Forecast:
             before = ends
         return out
 
-    def trace(self, path: Path | str) -> None:
-        """Write what was done when as a trace file, which Perfetto opens; `foresee(marks=True)` keeps it."""
+    def trace(self, path: Path | str, beside: Path | str | None = None) -> None:
+        """Write what was done when as a trace file, for Perfetto, with the workers of another file `beside` it.
+
+        `foresee(marks=True)` keeps what was done. The other file may come from `wire.trace(path)` of a real run.
+        """
         if not self.marks:
             raise ValueError("this forecast has kept no marks; write foresee(..., marks=True).trace(path)")
         spans: dict[int, list[Span]] = {}
         for mark in self.marks:
             spans.setdefault(mark.rank, []).append(Span(mark.what, mark.start, mark.stop, mark.bucket, mark.chunk))
-        write_trace(path, spans)
+        write_trace(path, spans, beside, SIMULATED)
 
     def quantile(self, q: float) -> float:
         """Of the seconds of a step, over steps and workers."""

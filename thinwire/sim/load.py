@@ -11,9 +11,10 @@ import torch
 
 from thinwire.core.config import check_choice
 from thinwire.core.given import is_number, is_whole
-from thinwire.engine.plan import Item
+from thinwire.engine.plan import MIN_SIZE, Item
 from thinwire.sim.models import MODELS, Weight
 from thinwire.sim.problem import FORWARD
+from thinwire.sync.hiding import Layer
 
 
 class Ready(NamedTuple):
@@ -87,3 +88,13 @@ class Load:
         """What a bucket plan is made of."""
         device = torch.device(self.device)
         return [Item(one.name, one.shape, device) for one in self.tensors]
+
+    def layers(self, min_size: int = MIN_SIZE) -> list[Layer]:
+        """What backward has still to do after each tensor, for `tw.sync.hidden`.
+
+        Tensors below `min_size` elements are left out, as `attach` sends them uncompressed when backward ends.
+        """
+        if not is_whole(min_size):
+            raise ValueError(f"layers(min_size={min_size!r}): write what attach is given, such as min_size=10_000")
+        sizes = [(one, math.prod(one.shape)) for one in self.tensors]
+        return [Layer(one.name, numel, self.computed - one.seconds) for one, numel in sizes if numel >= min_size]

@@ -1,8 +1,8 @@
 """Hiding: how much of each layer can be sent while the layers below it still compute (LAGS-SGD).
 
 Layer l's gradient is ready when A_l seconds of backward are still to come, and the next one's when A_l+1 are. An
-all-gather of k values and places among n ranks, over links of `rate` bytes per second and `latency` seconds, takes
-T_l(k) = (n - 1) (latency + bytes_l(k) / rate). The link carries one layer after another: it is free for l when F_l
+all-gather of k values and places among n ranks, over links of `rate` bits per second and `latency` seconds, takes
+T_l(k) = (n - 1) (latency + bits_l(k) / rate). The link carries one layer after another: it is free for l when F_l
 seconds are still to come, and
 
     k_l = the largest k with  T_l(k) <= min(A_l, F_l) - A_l+1,    d_l / cap <= k_l <= d_l
@@ -22,7 +22,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from thinwire.core.given import is_number, is_whole
 from thinwire.core.payload import HEADER
+from thinwire.core.rates import bits_per_second, seconds
 
 VALUE = 4  # bytes of a value
 
@@ -43,29 +45,42 @@ def place_bits(numel: int) -> int:
 def gather_seconds(k: int, numel: int, ranks: int, rate: float, latency: float) -> float:
     """How long it takes to gather k values, and their places in `numel` elements, from all ranks."""
     nbytes = HEADER.size + VALUE * k + math.ceil(k * place_bits(numel) / 8)
-    return (ranks - 1) * (latency + nbytes / rate)
+    return (ranks - 1) * (latency + 8 * nbytes / rate)
 
 
 def hidden(
-    layers: Sequence[Layer], ranks: int, rate: float, latency: float = 0.0, cap: float = 1000.0
+    layers: Sequence[Layer], ranks: int, rate: str | float, latency: str | float = 0.0, cap: float = 1000.0
 ) -> Mapping[str, float]:
-    """The share of each layer, k_l / d_l, by its name, for `methods.lags(ratios=...)`; `rate` in bytes per second.
+    """The share of each layer, k_l / d_l, by its name, for `methods.lags(ratios=...)`.
 
-    >>> hidden([Layer("head", 1000, 1.0), Layer("stem", 1000, 0.0)], ranks=2, rate=1e4)
+        layers     what backward has still to do after each of them, from `layers()` of a `tw.sim.Load`
+        ranks      how many ranks gather
+        rate       of the link of each: "1gbit", or bits per second
+        latency    one way: "1ms", or seconds
+        cap        every layer sends at least one of so many elements
+
+    >>> hidden([Layer("head", 1000, 1.0), Layer("stem", 1000, 0.0)], ranks=2, rate="100kbit")
     {'head': 1.0, 'stem': 0.001}
     """
-    if ranks < 2 or rate <= 0 or latency < 0 or cap < 1:
+    if not isinstance(layers, Sequence) or not all(isinstance(layer, Layer) for layer in layers):
+        raise TypeError(
+            f"hidden takes a list of layers; got {type(layers).__name__}: "
+            'write hidden(tw.sim.Load.of("gpt2", seconds=0.3).layers(), ranks=8, rate="1gbit")'
+        )
+    bits = bits_per_second(rate) if isinstance(rate, str) else rate
+    wait = seconds(latency, write='latency="1ms"') if isinstance(latency, str) else latency
+    if not (is_whole(ranks, 2) and is_number(bits) and bits > 0 and is_number(wait) and is_number(cap, 1)):
         raise ValueError(
-            f"hidden(ranks={ranks}, rate={rate}, latency={latency}, cap={cap}): write ranks >= 2, rate > 0 in bytes "
-            "per second, latency >= 0 and cap >= 1"
+            f"hidden(ranks={ranks!r}, rate={rate!r}, latency={latency!r}, cap={cap!r}): write ranks >= 2, "
+            'rate="1gbit" or bits per second, latency="1ms" or seconds, and cap >= 1'
         )
     found: dict[str, float] = {}
     order = sorted((layer for layer in layers if layer.numel), key=lambda layer: -layer.after)
     free = math.inf  # seconds still to come when the link is free
     for layer, then in zip(order, [*(one.after for one in order[1:]), 0.0], strict=True):
         start = min(layer.after, free)
-        k = _most(layer, start - then, ranks, rate, latency, cap)
-        free = start - gather_seconds(k, layer.numel, ranks, rate, latency)
+        k = _most(layer, start - then, ranks, bits, wait, cap)
+        free = start - gather_seconds(k, layer.numel, ranks, bits, wait)
         found[layer.name] = k / layer.numel
     return found
 
