@@ -13,7 +13,7 @@ import torch
 import thinwire as tw
 from thinwire.core.clock import Span
 from thinwire.engine.plan import Item, Plan
-from thinwire.engine.planned import Cost, Cuts, end, exact, fit, merged
+from thinwire.engine.planned import RULES, Cost, Cuts, end, exact, fit, merged
 from thinwire.engine.planner import Planner, Sample, decided, names, planner, samples
 
 CPU = torch.device("cpu")
@@ -109,6 +109,20 @@ def test_the_last_rank_that_is_ready_counts_and_tensors_stand_as_they_are_ready(
         one.of_names([(True, ["a"])])
 
 
+def test_the_rule_may_cut_in_place_of_the_programme() -> None:
+    """What is ready within a, here 0.1 s, of the tensor before it goes with that; all at once would be as early."""
+    ready = {"a": 0.32, "b": 0.3, "c": 0.0, "d": 0.05, "bias": 0.32}
+    cost = Cost(0.1, 0.01 / (1 << 16))
+    by_rule, best = (made(buckets, bucket_mb=0.25).best(ready, cost, cost) for buckets in ("mg-wfbp", "planned"))
+    assert cut(by_rule) == [["c", "d"], ["b", "a"], ["bias"]]
+    assert cut(best) == cut(by_rule)
+    # The rule lets a large tensor wait for a small one, and the last tensor for both.
+    ready_at, sizes, each = [0.9, 1.5, 2.9], [10.0, 1.0, 10.0], Cost(1.0, 0.1)
+    greedy, exactly = (RULES[name](ready_at, sizes, each, None) for name in ("mg-wfbp", "planned"))
+    assert end(ready_at, sizes, each, greedy) == pytest.approx(5.6)
+    assert end(ready_at, sizes, each, exactly) == pytest.approx(5.0)
+
+
 def test_without_compression_small_tensors_travel_with_the_others() -> None:
     one = made(method="sgd", bucket_mb=0.5)
     late = {"a": 0.3, "b": 0.2, "c": 0.0, "d": 0.1, "bias": 0.25}
@@ -139,5 +153,5 @@ def test_only_gradients_in_rounds_are_planned(method: str, says: str) -> None:
     planned = tw.Method(one.exchange, one.sync, tw.Overlap(buckets="planned"))
     with pytest.raises(ValueError, match=says):
         tw.simulate(planned, "digits", workers=2, steps=1)
-    with pytest.raises(ValueError, match="buckets='fixed' or 'planned'"):
+    with pytest.raises(ValueError, match="buckets='fixed' or 'planned' or 'mg-wfbp'"):
         tw.Overlap(buckets="best")  # type: ignore[arg-type]

@@ -51,7 +51,8 @@ class Overlap(Config):
     first bucket has a quarter of the others' size, so that the link is busy soon.
 
     With `buckets="planned"` that holds for the first rounds only, in which ranks measure when gradients are ready and
-    what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`).
+    what exchanges take; then buckets are cut anew, where the step ends earliest (`thinwire.engine.planned`). With
+    `buckets="mg-wfbp"` they are cut by MG-WFBP's rule, which is sometimes worse.
 
     With `into_forward`, `optimizer.step()` does not wait: in the next forward pass each module waits for its own
     parameters, which step when their gradients are there. Buckets are sent as they are "ready", or those first that
@@ -63,11 +64,11 @@ class Overlap(Config):
     bucket_mb: float | None = None
     chunk_mb: float | None = None
     in_flight: int = 5
-    buckets: Literal["fixed", "planned"] = "fixed"
+    buckets: Literal["fixed", "planned", "mg-wfbp"] = "fixed"
     into_forward: Literal["ready", "need"] | None = None
 
     def __post_init__(self) -> None:
-        check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned"))
+        check_choice("Overlap", "buckets", self.buckets, ("fixed", "planned", "mg-wfbp"))
         check_choice("Overlap", "into_forward", self.into_forward, (None, "ready", "need"))
         given = [mb for mb in (self.bucket_mb, self.chunk_mb) if mb is not None]
         legal = all(isinstance(mb, int | float) and 0 < mb < math.inf for mb in given)

@@ -61,12 +61,12 @@ def _check_planned(method: Method) -> None:
     """Buckets are planned where all ranks exchange gradients in rounds."""
     sync, exchange = method.sync, method.exchange
     gradients = not (sync.of.models or exchange.served or sync.batches is not None or sync.staleness is None)
-    if method.overlap.buckets == "planned" and not (gradients and exchange.scope == "everybody"):
+    if method.overlap.buckets != "fixed" and not (gradients and exchange.scope == "everybody"):
         raise ValueError(
             f"{method.id}: only gradients that backward fills buckets with are planned; "
             'write Overlap(buckets="fixed")'
         )
-    if method.overlap.buckets == "planned" and exchange.one_piece:
+    if method.overlap.buckets != "fixed" and exchange.one_piece:
         raise ValueError(f'{method.id} exchanges the model in one piece; write Overlap(buckets="fixed")')
 
 

@@ -16,11 +16,13 @@ Reference: Shi, Chu, Li, "MG-WFBP: efficient data communication for distributed 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 Cuts = list[int]  # where groups end: group k is cuts[k-1] .. cuts[k], and the last is L
+SLACK = 0.002  # of the time until the last end, which cuts into fewer groups may take longer
 ROUNDING = 1e-12  # of a time: sums in another order are the same
 
 
@@ -101,6 +103,10 @@ def exact(
         i, free = fits[-1]
         cuts.append(i)
     return cuts
+
+
+Rule = Callable[[Sequence[float], Sequence[float], Cost, Sequence[Hashable] | None], Cuts]
+RULES: Mapping[str, Rule] = {"planned": partial(exact, slack=SLACK), "mg-wfbp": merged}  # of Overlap(buckets=...)
 
 
 def fit(samples: Sequence[tuple[float, float]]) -> Cost:

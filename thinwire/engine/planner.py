@@ -28,7 +28,7 @@ from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.engine import checkpoint
 from thinwire.engine.order import newest_first
 from thinwire.engine.plan import Item, Parcel, Plan, plan_of
-from thinwire.engine.planned import Cost, end, exact, fit
+from thinwire.engine.planned import RULES, Cost, end, fit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 ROUNDS = 3  # that count, under each of the two plans
 SMALL = 16  # buckets of the second plan
 WORTH = 0.01  # of the time from the first gradient to the last result, by which a plan must be better
-SLACK = 0.002  # of the same time, which a plan with fewer buckets may take longer
 
 
 class Sample(NamedTuple):
@@ -120,7 +119,7 @@ class Planner:
         )
 
     def cut(self, ready: Mapping[str, float], cost: Cost) -> Plan:
-        """The plan with the earliest end, or the fixed one if that is nearly as early.
+        """The plan by the rule that the method asks for, or the fixed one if that ends nearly as early.
 
         The uncompressed tensors beside compressed ones are few and small, and stay as they are.
         """
@@ -129,7 +128,8 @@ class Planner:
         moved = [parcel for parcel in fixed.parcels if parcel.compressed or plain]
         items = sorted((item for parcel in moved for item in parcel.items), key=lambda item: ready[item.name])
         times, sizes = [ready[item.name] for item in items], [item.numel for item in items]
-        cuts = exact(times, sizes, cost, [(item.group, item.device) for item in items], SLACK)
+        rule = RULES[self.method.overlap.buckets]
+        cuts = rule(times, sizes, cost, [(item.group, item.device) for item in items])
         before = [item for parcel in moved for item in parcel.items]
         edges = _edges(moved)
         fixed_end = end([ready[item.name] for item in before], [item.numel for item in before], cost, edges)

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,7 @@ BATCH = 1  # hosts that share cores compute more slowly than real ones, so they 
 GPT2_PARAMS = 124_439_808
 GPU_BATCH, SEQUENCE = 6, 1024  # of GPT-2 small, so that four hosts on one GPU compute for 50 to 150 ms
 FREE = "100gbit"  # more than this machine can send
+PLANS: tuple[Literal["planned", "mg-wfbp"], ...] = ("planned", "mg-wfbp")
 PLANNING = 2 * (ROUNDS + 1) + 2  # steps until buckets have been planned, and one after that
 WARM = 4  # steps: DDP cuts its buckets again after the first, and its PowerSGD begins with the third
 FEWEST, MOST = 3, 10  # timed samples: in all, and in one turn
@@ -162,9 +164,11 @@ def attached(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]
 
 
 @contextmanager
-def _planned(net: nn.Module, steps: Steps, *, text: str) -> Iterator[Contestant]:
+def _planned(
+    net: nn.Module, steps: Steps, *, text: str, buckets: Literal["planned", "mg-wfbp"]
+) -> Iterator[Contestant]:
     """The same with planned buckets, which are measured and cut at the rate, in steps that are not timed."""
-    method = replace(tw.method(text), overlap=tw.Overlap(buckets="planned"))
+    method = replace(tw.method(text), overlap=tw.Overlap(buckets=buckets))
     optimizer = optimizer_of(method, STEP, net.parameters())
     with tw.attach(net, optimizer, method) as wire:
         yield Contestant(steps(net, optimizer), wire.stats, method.sync.warmup, method.sync.every, at_rate=PLANNING)
@@ -190,7 +194,11 @@ def bench(say: Say, job: Job) -> list[Row]:
     """One row per contestant; this runs on every rank, and the rows of rank 0 count."""
     builds = BASELINES | {text: partial(attached, text=text) for text in job.methods}
     if job.planned:
-        builds |= {f"{text}, planned": partial(_planned, text=text) for text in job.methods}
+        builds |= {
+            f"{text}, {buckets}": partial(_planned, text=text, buckets=buckets)
+            for text in job.methods
+            for buckets in PLANS
+        }
         into = [text for text in job.methods if can_go_into_forward(tw.method(text))]
         builds |= {f"{text}, into forward": partial(_into_forward, text=text) for text in into}
     measured = {name: _Measured() for name in builds}

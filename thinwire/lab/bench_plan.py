@@ -6,8 +6,8 @@ rate, some steps of methods that are not forecast. From that every cell is forec
 forecasts lie close to the fastest then take some steps at each rate (tried_ms), by which one of them is recommended;
 forecasts stay as they are. Only then are cells measured: in its turn a contestant is built anew, warms up on free
 links, and takes timed steps at every rate. Each starts at a barrier and ends when the slowest rank has ended. All
-have several turns, so that what disturbs the machine for a while is not taken for one of them. No step of a contestant
-is used to forecast it, or another one.
+have several turns, so that what disturbs the machine for a while is not taken for one of them. No step of a
+contestant is used to forecast it, or another one.
 
     error = predicted / measured - 1
 

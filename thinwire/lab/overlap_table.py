@@ -13,8 +13,18 @@ COMMAND = (
     "--budget 30"
 )
 MODELS = {"25557032": "ResNet-50", "124439808": "GPT-2"}  # by their parameters
-HEAD = ("model, batch", "computing alone", "DDP", "`sgd`", "planned", "into forward", "off `sgd`", "commit")
-SHOWN = ("no communication", "ddp", "sgd", "sgd, planned", "sgd, into forward")
+HEAD = (
+    "model, batch",
+    "computing alone",
+    "DDP",
+    "`sgd`",
+    "planned",
+    "MG-WFBP",
+    "into forward",
+    "off `sgd`",
+    "commit",
+)
+SHOWN = ("no communication", "ddp", "sgd", "sgd, planned", "sgd, mg-wfbp", "sgd, into forward")
 MACHINE = ("device", "cores", "torch", "hosts", "rate")
 
 
@@ -37,7 +47,8 @@ def page(file: Path) -> str:
         times = {name: float(row["step_ms"]) for name, row in found.items()}
         off = f"{1 - times['sgd, into forward'] / times['sgd']:.1%}"
         commit = found["sgd"]["commit"]
-        body.append([f"{MODELS[params]}, {work}", *(f"{times[name]:,.0f}" for name in SHOWN), off, commit])
+        shown = (f"{times[name]:,.0f}" if name in times else "" for name in SHOWN)
+        body.append([f"{MODELS[params]}, {work}", *shown, off, commit])
     shown = [found["sgd"] for found in groups.values()]
     dates, commits = (", ".join(dict.fromkeys(row[name] for row in shown)) for name in ("date", "commit"))
     return table(HEAD, body) + where({**rows[-1], "date": dates, "commit": commits}, COMMAND)
