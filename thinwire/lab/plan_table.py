@@ -42,8 +42,8 @@ def verdict(data: Path, file: str = "plan.csv") -> str:
     ]
     good = (
         f"The slowest recommendation is {told['recommended_loses']:.1%} slower than the fastest method; by forecasts "
-        f"alone it would be {told['forecast_loses']:.1%}. Computing took {told['computing_from']:.2f} to "
-        f"{told['computing_to']:.2f} times as long beside the cells as when it was measured."
+        f"alone it would be {told['forecast_loses']:.1%}. Beside the cells, a step without communication took "
+        f"{told['computing_from']:.2f} to {told['computing_to']:.2f} times as long as when it was measured."
     )
     body = [_judged(name, part) for name, part in parts.items()]
     return f"{table(head, body)}\n\n{good}{where(rows[0], COMMANDS[file])}"
