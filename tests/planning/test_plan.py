@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +17,12 @@ from thinwire.cli.app import main
 from thinwire.engine.plan import Item
 from thinwire.lab import plan_models
 from thinwire.lab.bench_plan import choices, summary
+from thinwire.planning import picture
 from thinwire.planning.choice import Took, choose
 from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Link, Sockets
-from thinwire.planning.outlook import Setting, outlook, pays_below
+from thinwire.planning.outlook import TORCHRUN, Outlook, Setting, outlook, pays_below
 from thinwire.planning.planner import steps_of
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
@@ -91,10 +93,52 @@ def test_of_equal_forecasts_the_one_that_asks_least_of_the_processor_is_taken() 
     assert "asks more of the processor" in found.reason
 
 
-def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
-    found = outlook(setting(1e9), [DDP, coded(4, 0.01)])
+def test_forecasts_alone_say_between_whom_they_cannot_decide() -> None:
+    def found(*bits: float) -> Outlook:
+        return outlook(setting(1e7), [DDP, *(coded(each, 0.01, f"coded-{each}") for each in bits)])
+
+    near, far = found(4, 4.7, 4.5, 6), found(4, 6)
+    assert near.recommended == far.recommended == "coded-4"
+    said = "coded-4.5 and coded-4.7 are forecast within 20% of it; real steps between the hosts tell them apart: "
+    (line,) = [line for line in str(near).splitlines() if line.startswith(said)]
+    assert line.endswith(f"torchrun --nnodes 4 {TORCHRUN}")
+    assert json.loads(near.json())["doubt"] == near.doubt == line
+    assert found(4, 4.5).doubt.startswith("coded-4.5 is forecast within 20% of it; ")
+    assert far.doubt == json.loads(far.json())["doubt"] == ""
+    assert "within 20%" not in str(far)
+
+
+def test_where_hosts_took_real_steps_nothing_is_open() -> None:
+    near = outlook(setting(1e7), [DDP, coded(4, 0.01, "four"), coded(4.5, 0.01, "five")])
+    assert near.after({"four": 2.0, "five": 2.1}).doubt == ""
+    none = near.after({}).doubt  # between these hosts, where one of them warms up for too long
+    assert none == "five is forecast within 20% of it, and no real steps were taken, which would tell them apart."
+
+
+def test_the_command_of_the_doubt_is_that_of_the_page() -> None:
+    page = Path(__file__).parents[2] / "docs/planning.md"
+    assert f"torchrun --nnodes 4 {TORCHRUN}\n" in page.read_text()
+
+
+def test_the_picture_has_a_line_per_method_and_marks_the_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    pyplot = picture._pyplot()  # importing it takes a while
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    found = outlook(setting(3e8), [DDP, coded(4, 0.01)])
     found.plot(tmp_path / "plan.svg")
+    monkeypatch.undo()
+    pyplot.close(drawn[0])
     assert (tmp_path / "plan.svg").read_text().count("coded") == 1  # its name, beside its line
+    (axes,) = drawn[0].axes
+    (mark,) = [line for line in axes.lines if list(line.get_ydata()) == [0, 1]]  # from the axis to the top
+    assert list(mark.get_xdata()) == [3e8, 3e8]
+    (name,) = [text for text in axes.texts if text.get_text().strip() == "300 Mbit/s"]
+    assert name.get_position()[0] == 3e8
+    for method, points in found.curves.items():
+        lines = [line for line in axes.lines if list(zip(*line.get_data(), strict=True)) == list(points)]
+        assert len(lines) == 1, method
     with pytest.raises(ValueError, match=r"write --plot plan\.png"):
         found.plot(tmp_path / "plan.txt")
 
@@ -170,6 +214,18 @@ def test_json_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     told = json.loads(capsys.readouterr().out)
     assert told["environment"]["thinwire"] == tw.__version__
     assert told["recommended"] == found.recommended
+
+
+@pytest.mark.parametrize(("bits", "open_"), [(4.5, True), (6, False)])
+def test_the_command_says_it_too(
+    bits: float, open_: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = outlook(setting(1e7), [DDP, coded(4, 0.01), coded(bits, 0.01, "other")])
+    monkeypatch.setattr(plan_models, "outlook", lambda *_: found)
+    assert main(["plan", "--rate", "10mbit"]) == 0
+    said = capsys.readouterr().out
+    assert ("other is forecast within 20% of it; real steps between the hosts tell them apart: " in said) == open_
+    assert ("torchrun" in said) == open_
 
 
 def test_a_latency_would_be_ignored_where_the_link_is_measured(

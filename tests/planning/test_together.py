@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
@@ -14,11 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 
 import thinwire as tw
+from thinwire.planning import alone, gauge, trial
 from thinwire.planning import company as who
 from thinwire.planning.alone import ENGINE, overheads, own_group
 from thinwire.planning.beat import Beat
+from thinwire.planning.choice import ALIKE
 from thinwire.planning.company import Company
 from thinwire.planning.profile import typical
+from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
 
 LATE = 0.03  # seconds
@@ -97,3 +102,48 @@ def different() -> str:
 
 def test_ranks_that_ask_for_different_plans_are_refused() -> None:
     assert all("ranks ask for different methods, hosts or links" in said for said in on_ranks(different, 2))
+
+
+def planned() -> dict[str, Any]:
+    """With the link measured, and a few real steps of all, whatever they are forecast to take."""
+    trial.REACH, trial.TURNS, trial.STEPS = 1e9, 1, 5
+    alone.WARM, alone.TURNS, gauge.TURNS = 3, 1, 1  # rough figures do
+    model = nn.Sequential(net(), nn.Dropout())
+    before = [p.detach().clone() for p in model.parameters()]
+    torch.manual_seed(dist.get_rank())
+    drawn, elsewhere = torch.get_rng_state(), random.getstate()
+    heard: list[str] = []
+    found = tw.plan(model, torch.ones(2, 64), methods=["qsgd"], say=heard.append)
+    return {
+        "heard": heard,
+        "found": found,
+        "model": all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)),
+        "grads": [p.grad for p in model.parameters()],
+        "random": torch.equal(torch.get_rng_state(), drawn) and random.getstate() == elsewhere,
+        "world": dist.get_world_size(),
+    }
+
+
+@pytest.mark.timeout(300)  # many parts are measured, and machines are busy
+def test_ranks_plan_on_their_own_link_and_agree() -> None:
+    first, second = on_ranks(planned, 2)
+    for ended in (first, second):
+        found = ended["found"]
+        assert "the link" in ended["heard"]
+        assert (found.hosts, found.here, found.parameters) == (2, 2, 2 * 64 * 65)
+        assert found.rate > 0
+        assert {row.method for row in found.rows} == {*RIVALS, "qsgd"}
+        assert found.tried
+        for row in found.rows:
+            assert row.tried_ms > 0  # all of them took steps
+            assert 0 < row.step_ms_p20 <= row.step_ms <= row.step_ms_p80
+        best = min(row.tried_ms for row in found.rows)
+        assert found.row(found.recommended).tried_ms <= (1 + ALIKE) * best  # by these, and not by forecasts
+        assert found.doubt == ""
+        assert ended["model"]
+        assert ended["grads"] == [None] * 4
+        assert ended["random"]
+        assert ended["world"] == 2  # the group is as it was
+    assert first["found"].recommended == second["found"].recommended
+    tried = [{row.method: row.tried_ms for row in ended["found"].rows} for ended in (first, second)]
+    assert tried[0] == tried[1]  # the slowest rank counts on both

@@ -51,7 +51,14 @@ ROWS = {
     "speedup": ".2f",
 }
 LATENCY = "100us"
-VERIFIED = {"method": "", "predicted_ms": ".1f", "step_ms": ".1f", "error": "+.1%"}
+VERIFIED = {
+    "method": "",
+    "rate": "",
+    "latency": "",
+    "predicted_ms": ".1f",
+    "step_ms": ".1f",
+    "error": "+.1%",
+}
 
 
 def plan(
@@ -76,7 +83,10 @@ def plan(
         int, typer.Option(help="How many of the best take real steps to choose by, where the link is measured.")
     ] = MOST,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run the best two and DDP for real, in a network lab; needs root.")
+        bool,
+        typer.Option(
+            "--verify", help="Run the best two and DDP for real, on such links in a network lab; needs root."
+        ),
     ] = False,
     budget: Annotated[
         float, typer.Option(help="Seconds of timed steps of each, with --verify.")
@@ -124,12 +134,15 @@ def plan(
         _print(found)
     with line() as say_so:
         hear = lambda news: say_so(f"{news[0]}: {news[1]}")  # noqa: E731
-        rows = plan_verify.verify(found, wanted, known or "1gbit", hear, budget)
+        rows, note = plan_verify.verify(found, wanted, known or "1gbit", latency, hear, budget)
     if as_json:
-        sys.stdout.write(found.json(environment=environment(), verified=rows) + "\n")
+        more = {"verified": rows, "verified_note": note}
+        sys.stdout.write(found.json(environment=environment(), **more) + "\n")
         return
     title = f"Forecast for {found.hosts} hosts on this machine, which share its cores, and measured there."
     show(rows, as_json=False, title=title, columns=VERIFIED)
+    if note:
+        say(note)
 
 
 def ranks_here() -> bool:
@@ -166,6 +179,8 @@ def _print(found: Outlook) -> None:
     for note in found.notes:
         say(note)
     say(f"Take {found.recommended}: {found.reason}")
+    if found.doubt:
+        say(found.doubt)
     say(ACCURACY)
 
 
@@ -202,7 +217,7 @@ def bench(
         f"{told['cells']} cells: median error {told['median_error']:.1%}, worst {told['worst_error']:.1%}; "
         f"{told['recommended_near']} of {told['recommended']} recommendations within {bench_plan.NEAR:.0%} of the "
         f"fastest, the worst {told['recommended_loses']:.1%} slower ({told['forecast_near']} by forecasts alone, "
-        f"{told['forecast_loses']:.1%}). Computing took {told['computing_from']:.2f} to "
-        f"{told['computing_to']:.2f} times as long beside the cells as when it was measured."
+        f"{told['forecast_loses']:.1%}). Beside the cells, a step without communication took "
+        f"{told['computing_from']:.2f} to {told['computing_to']:.2f} times as long as when it was measured."
     )
     show(rows, as_json=as_json, title=title, columns=CELLS)

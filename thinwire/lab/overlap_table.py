@@ -47,8 +47,8 @@ def page(file: Path) -> str:
         times = {name: float(row["step_ms"]) for name, row in found.items()}
         off = f"{1 - times['sgd, into forward'] / times['sgd']:.1%}"
         commit = found["sgd"]["commit"]
-        shown = (f"{times[name]:,.0f}" if name in times else "" for name in SHOWN)
-        body.append([f"{MODELS[params]}, {work}", *shown, off, commit])
+        cells = (f"{times[name]:,.0f}" if name in times else "" for name in SHOWN)
+        body.append([f"{MODELS[params]}, {work}", *cells, off, commit])
     shown = [found["sgd"] for found in groups.values()]
     dates, commits = (", ".join(dict.fromkeys(row[name] for row in shown)) for name in ("date", "commit"))
     return table(HEAD, body) + where({**rows[-1], "date": dates, "commit": commits}, COMMAND)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 CLOSE = 0.05  # of the step: forecasts that differ by less than that are equal
 ALIKE = 0.02  # and real steps
+MISS = 0.2  # of a step: by as much forecasts miss now and then (docs/planning.md)
 
 
 class Took(NamedTuple):
@@ -45,3 +46,14 @@ def choose(methods: Mapping[str, Took]) -> Choice:
     most = min(found.times.values()) * (1 + found.close)
     near = [name for name, time in found.times.items() if time <= most]
     return found._replace(method=min(near, key=lambda name: (methods[name].busy, found.times[name])))
+
+
+def undecided(forecasts: Mapping[str, float], chosen: str) -> list[str]:
+    """The others whose forecasts are so near that of the chosen one that steps may be the other way round.
+
+    >>> undecided({"ddp": 100, "quick": 50, "light": 52, "other": 60}, "light")
+    ['quick', 'other']
+    """
+    most = forecasts[chosen] * (1 + MISS)
+    order = sorted(forecasts, key=lambda name: forecasts[name])
+    return [name for name in order if name != chosen and forecasts[name] <= most]

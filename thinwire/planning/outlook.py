@@ -18,7 +18,7 @@ import torch
 
 from thinwire.core.by_id import method as by_id
 from thinwire.core.rates import HIGHEST, LOWEST
-from thinwire.planning.choice import Took, choose
+from thinwire.planning.choice import MISS, Took, choose, undecided
 from thinwire.planning.replay import Place, Replayed, replay
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ BASE = "ddp"
 LEVELS = (0.2, 0.5, 0.8)
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
+TORCHRUN = "--nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --no-python thinwire plan"
 ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
 
 
@@ -112,6 +113,7 @@ class Outlook:
     parameters: int
     curves: dict[str, tuple[tuple[float, float], ...]]  # (bits per second, milliseconds) by method
     here: int = 1  # ranks that shared the machine that measured
+    met: bool = False  # whether there were hosts that could take real steps
 
     def row(self, method: str) -> Row:
         """The row of a method, by its id, or by the name that DDP or one of its hooks has here."""
@@ -133,12 +135,29 @@ class Outlook:
             replace(row, tried_ms=1e3 * times[row.method]) if row.method in times else row for row in self.rows
         )
         chosen, reason = recommend(rows)
-        return replace(self, rows=rows, recommended=chosen, reason=reason)
+        return replace(self, rows=rows, recommended=chosen, reason=reason, met=True)
 
     @property
     def notes(self) -> list[str]:
         """What was assumed of single methods, a sentence each."""
         return [f"{row.method} {row.note}." for row in self.rows if row.note]
+
+    @property
+    def doubt(self) -> str:
+        """Which methods forecasts cannot tell from the recommended one, and what can; empty where nothing is open."""
+        forecasts = {row.method: row.step_ms for row in self.rows}
+        others = [] if self.tried else undecided(forecasts, self.recommended)
+        if not others:
+            return ""
+        *most, last = others
+        names = f"{', '.join(most)} and {last} are" if most else f"{last} is"
+        within = f"{names} forecast within {MISS:.0%} of it"
+        if self.met:
+            return f"{within}, and no real steps were taken, which would tell them apart."
+        return (
+            f"{within}; real steps between the hosts tell them apart: tw.plan in a process group, without link, or "
+            f"torchrun --nnodes {self.hosts} {TORCHRUN}"
+        )
 
     @property
     def title(self) -> str:
@@ -155,7 +174,7 @@ class Outlook:
         rows = [
             {**asdict(row), "pays_below": _finite(row.pays_below), "pays": pays(row.pays_below)} for row in self.rows
         ]
-        whole = {**asdict(self), "rows": rows, "note": ACCURACY, **more}
+        whole = {**asdict(self), "rows": rows, "doubt": self.doubt, "note": ACCURACY, **more}
         return json.dumps(whole, indent=1)
 
     def plot(self, path: str | Path) -> None:
@@ -188,7 +207,8 @@ class Outlook:
         for line in (head, *body):
             cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
             lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, *self.notes, f"Take {self.recommended}: {self.reason}", ACCURACY])
+        said = [*self.notes, f"Take {self.recommended}: {self.reason}", self.doubt, ACCURACY]
+        return "\n".join([*lines, *filter(None, said)])
 
 
 def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:

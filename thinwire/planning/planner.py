@@ -103,9 +103,10 @@ def plan(
             profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
         setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
         if not (together and link is None):
-            return outlook_of(profile, setting, known)
+            return company.of_first(outlook_of(profile, setting, known))
         made = profile.contestants(known, hosts, lambda: profile.gauge(setting))
-        return _tried(outlook(setting, made), profile, known, tries, say)
+        # What a rank has measured by itself, as of DDP alone, differs a little, and so might the choice.
+        return company.of_first(_tried(outlook(setting, made), profile, known, tries, say))
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
