@@ -8,7 +8,7 @@ anew, all if none is; the others stay. Kinds:
                arithmetic over the geometric mean of the tensors' mean squares. `each` is the error of the choice on
                the gradients one by one.
     trained    Two workers on the clock: all bytes sent, and the loss on data that is not trained on (`digits`: of
-               the last 20 steps).
+               the last 20 steps). Ranks are compared with PowerSGD's, too, which start from those of the last step.
     step       `tw.sim.foresee` of ResNet-50 and GPT-2 small, without time for encoding, as if their tensors lost what
                those of the same names lost in the small nets.
     lags       `lags` and shares that hide behind backward, against top-k of 1% of 16 MB buckets, by `tw.sim.foresee`.
@@ -24,7 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,8 +41,9 @@ from thinwire.sim.problem import Problem
 from thinwire.sync import hidden
 
 OUT = Path(__file__).parent / "data" / "adaptive.csv"
-Kind = Literal["bits", "ratio"]
-UNIFORM: dict[Kind, float] = {"bits": 4, "ratio": 0.01}
+Kind = Literal["bits", "ratio", "rank"]
+UNIFORM: dict[Kind, float] = {"bits": 4, "ratio": 0.01, "rank": 4}
+LEAST = {"bits": 2, "rank": 1}  # settings that are whole numbers
 MANY = replace(uneven.GPT, words=8192, layers=2, width=64)  # 84% of the elements are the embedding's
 NETS: dict[str, Callable[[int, int], Problem]] = {
     "digits": problems.digits,
@@ -90,9 +91,9 @@ class Training(NamedTuple):
 
 
 TRAININGS = (
-    Training("digits", problems.digits, 150, (0, 1), ("bits", "ratio")),
-    Training("words", uneven.words, 100, (0, 1), ("bits", "ratio")),
-    Training("resnet, 8 wide", lambda workers, seed: uneven.resnet(workers, seed, NARROW), 60, (0,), ("bits",)),
+    Training("digits", problems.digits, 150, (0, 1), ("bits", "ratio", "rank")),
+    Training("words", uneven.words, 100, (0, 1), ("bits", "ratio", "rank")),
+    Training("resnet, 8 wide", partial(uneven.resnet, width=NARROW), 60, (0,), ("bits", "rank")),
 )
 
 
@@ -170,30 +171,35 @@ def _over(lost: list[list[float]], choice: list[int]) -> float:
 
 
 def trained() -> Iterator[records.Row]:
-    """The choice, and a uniform setting of about as many bytes, against the uniform setting."""
+    """The choice, and a uniform setting of about as many bytes or fewer, against the uniform setting."""
     for one in TRAININGS:
         for kind, seed in itertools.product(one.kinds, one.seeds):
             problem, uniform, case = one.make(WORKERS, seed), UNIFORM[kind], f"{one.case}, seed {seed}"
-            nbytes, loss, _ = run(plain(kind, uniform), problem, one.steps)
-            ours, our_loss, size = run(tw.methods.adaptive(kind, uniform, EVERY), problem, one.steps)
+            nbytes, loss = run(plain(kind, uniform), problem, one.steps)
+            ours, our_loss = run(tw.methods.adaptive(kind, uniform, EVERY), problem, one.steps)
             yield row("trained", case, f"{kind}={uniform}, chosen", bytes=ours / nbytes, loss=our_loss / loss)
-            less = max(2, round(uniform * ours / nbytes)) if kind == "bits" else uniform * ours / nbytes
-            if size < 1 and less < uniform:
-                theirs, their_loss, _ = run(plain(kind, less), problem, one.steps)
+            if ours < nbytes:
+                less = uniform * ours / nbytes
+                if kind in LEAST:
+                    less = max(LEAST[kind], min(uniform - 1, round(less)))
+                theirs, their_loss = run(plain(kind, less), problem, one.steps)
                 setting = f"{kind}={less:.2g} for all"
                 yield row("trained", case, setting, bytes=theirs / nbytes, loss=their_loss / loss)
+            if kind == "rank":
+                theirs, their_loss = run(tw.methods.powersgd(int(uniform)), problem, one.steps)
+                yield row("trained", case, f"powersgd:rank={uniform}", bytes=theirs / nbytes, loss=their_loss / loss)
 
 
-def run(method: tw.Method, problem: Problem, steps: int) -> tuple[float, float, float]:
-    """Bytes sent, the loss that the problem tests or else that of the last 20 steps, and the size of the choice."""
+def run(method: tw.Method, problem: Problem, steps: int) -> tuple[float, float]:
+    """Bytes sent, and the loss that the problem tests or else that of the last 20 steps."""
     done = tw.simulate(method, problem, WORKERS, steps=steps, min_size=SMALL)
     last = [one.loss for one in done.moments if one.step >= steps - 20]
-    return done.bytes_sent, done.tests[0].get("loss", sum(last) / len(last)), done.stats[0].get("chosen_size", 1.0)
+    return done.bytes_sent, done.tests[0].get("loss", sum(last) / len(last))
 
 
-def plain(kind: str, setting: float) -> tw.Method:
+def plain(kind: Kind, setting: float) -> tw.Method:
     """The same compressor for all tensors."""
-    return tw.methods.qsgd(bits=int(setting)) if kind == "bits" else tw.methods.topk(setting, indices="packed")
+    return replace(tw.methods.adaptive(kind, setting), sync=tw.Sync())
 
 
 def alike(model: str, name: str) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +36,7 @@ from thinwire.lab.bench_hosts import FREE, WARM, Contestant, over_ranks, reshape
 from thinwire.lab.launch import Say, launch
 from thinwire.lab.net import Network
 from thinwire.lab.net.shaping import congestion
+from thinwire.sim.load import Load
 from thinwire.sim.problem import Problem
 from thinwire.sync import Layer, hidden
 
@@ -45,7 +45,6 @@ HOSTS, RATES = 2, ("1gbit", "100mbit")
 LATENCY = 100e-6  # of an exchange, for the shares that hide
 TURNS, TIMED = 2, 5
 EVERY = (TIMED + 1) * len(RATES) + WARM  # steps from one choice to the next: none is made among the timed ones
-TRAVELS = 10_000  # elements; smaller tensors travel in float32
 NETS: dict[str, Callable[[], Problem]] = {
     "resnet50": partial(uneven.resnet, HOSTS, 0, 64, images=4),
     "gpt2": partial(uneven.words, HOSTS, 0, replace(gpt2.Shape(), context=16), windows=2),
@@ -75,17 +74,7 @@ def stepper(problem: Problem, net: nn.Module, optimizer: Optimizer) -> Step:
 
 def layers(problem: Problem) -> list[Layer]:
     """How long backward goes on after each gradient is complete, on rank 0, without communication."""
-    net = problem.model()
-    step, ready = stepper(problem, net, problem.optimizer(net.parameters())), dict[str, float]()
-    for name, p in net.named_parameters():
-        p.register_post_accumulate_grad_hook(lambda _, name=name: ready.update({name: time.perf_counter()}))
-    for _ in range(WARM):
-        step()
-    end = max(ready.values())
-    found = [Layer(name, p.numel(), end - ready[name]) for name, p in net.named_parameters() if p.numel() >= TRAVELS]
-    told: list[list[Layer]] = [found]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
+    return Load.measured(problem.model(), lambda net: problem.loss(net, dist.get_rank(), 0)).layers()
 
 
 def method_of(row: str, seen: list[Layer], rate: str) -> tw.Method:

@@ -11,7 +11,7 @@ found by a dynamic programme over tensors and 10,000 steps of error. Memories ar
 
 It helps as far as tensors differ: about half the log2 of the arithmetic over the geometric mean of the tensors' mean
 squares is what it can save, in bits per element. Where one tensor has most elements, or all are alike, it chooses the
-uniform setting. With `kind="ratio"` equal error is not equal loss (see docs/training.md).
+uniform setting. With `kind="ratio"` and `"rank"` equal error is not equal loss (see docs/training.md).
 
 Reference: Markov, Alim, Frantar, Alistarh, "L-GreCo: layerwise-adaptive gradient compression for efficient and
 accurate deep learning", MLSys 2024, arXiv 2210.17357, algorithm 1.

@@ -1,4 +1,7 @@
-"""Load: what a worker computes in a step, as times: when each gradient is complete, and when the step is over."""
+"""Load: what a worker computes in a step, as times: when each gradient is complete, and when the step is over.
+
+They are shared out by operations for a named model (`Load.of`), or measured on this machine (`Load.measured`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from thinwire.core.config import check_choice
 from thinwire.core.given import is_number, is_whole
 from thinwire.engine.plan import MIN_SIZE, Item
 from thinwire.sim.models import MODELS, Weight
 from thinwire.sim.problem import FORWARD
+from thinwire.sim.timed import Loss, timed
 from thinwire.sync.hiding import Layer
 
 
@@ -77,6 +83,26 @@ class Load:
             at += (1 - FORWARD) * seconds * one.flops / total if total else 0.0
             ready.append(Ready(one.name, one.shape, min(at, seconds)))
         return cls(tuple(reversed(ready)), seconds, device=device)
+
+    @classmethod
+    def measured(cls, model: nn.Module, loss: Loss, steps: int = 10, group: dist.ProcessGroup | None = None) -> Load:
+        """The load of a model of your own, as it computes here: a copy of it is trained for some steps.
+
+            model    on the CPU or on one GPU; of DDP's, what it wraps
+            loss     of a model, on a batch of the usual size: `lambda net: cross_entropy(net(inputs), targets)`
+            steps    that are timed
+            group    the ranks that train together; all of the process group, where there is one, unless given
+
+        The model and torch's random numbers stay as they are. In a process group all ranks call this at the same
+        time, as they will train, and all get what rank 0 has measured.
+        """
+        found = timed(model, loss, steps)
+        ready = tuple(Ready(name, shape, found.ready[name]) for name, shape in found.shapes.items())
+        told = [cls(ready, found.computed, device=found.device.type)]
+        if dist.is_available() and dist.is_initialized():
+            first = 0 if group is None else dist.get_global_rank(group, 0)
+            dist.broadcast_object_list(told, first, group=group)
+        return told[0]
 
     @property
     def numel(self) -> int:

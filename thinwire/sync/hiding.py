@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from thinwire.core.given import is_number, is_whole
@@ -53,7 +54,8 @@ def hidden(
 ) -> Mapping[str, float]:
     """The share of each layer, k_l / d_l, by its name, for `methods.lags(ratios=...)`.
 
-        layers     what backward has still to do after each of them, from `layers()` of a `tw.sim.Load`
+        layers     what backward has still to do after each of them, from `layers()` of a `tw.sim.Load`, which is
+                   measured (`Load.measured`) or of a named model (`Load.of`); the same on all ranks
         ranks      how many ranks gather
         rate       of the link of each: "1gbit", or bits per second
         latency    one way: "1ms", or seconds
@@ -62,13 +64,8 @@ def hidden(
     >>> hidden([Layer("head", 1000, 1.0), Layer("stem", 1000, 0.0)], ranks=2, rate="100kbit")
     {'head': 1.0, 'stem': 0.001}
     """
-    if not isinstance(layers, Sequence) or not all(isinstance(layer, Layer) for layer in layers):
-        raise TypeError(
-            f"hidden takes a list of layers; got {type(layers).__name__}: "
-            'write hidden(tw.sim.Load.of("gpt2", seconds=0.3).layers(), ranks=8, rate="1gbit")'
-        )
-    bits = bits_per_second(rate) if isinstance(rate, str) else rate
-    wait = seconds(latency, write='latency="1ms"') if isinstance(latency, str) else latency
+    _check_layers(layers)
+    bits, wait = _bits(rate), seconds(latency, write='latency="1ms"') if isinstance(latency, str) else latency
     if not (is_whole(ranks, 2) and is_number(bits) and bits > 0 and is_number(wait) and is_number(cap, 1)):
         raise ValueError(
             f"hidden(ranks={ranks!r}, rate={rate!r}, latency={latency!r}, cap={cap!r}): write ranks >= 2, "
@@ -77,12 +74,45 @@ def hidden(
     found: dict[str, float] = {}
     order = sorted((layer for layer in layers if layer.numel), key=lambda layer: -layer.after)
     free = math.inf  # seconds still to come when the link is free
-    for layer, then in zip(order, [*(one.after for one in order[1:]), 0.0], strict=True):
+    end = Layer("", 0, 0.0)  # of backward
+    for layer, then in pairwise([*order, end]):
         start = min(layer.after, free)
-        k = _most(layer, start - then, ranks, bits, wait, cap)
+        k = _most(layer, start - then.after, ranks, bits, wait, cap)
         free = start - gather_seconds(k, layer.numel, ranks, bits, wait)
         found[layer.name] = k / layer.numel
     return found
+
+
+def _check_layers(layers: Sequence[Layer]) -> None:
+    if not isinstance(layers, Sequence) or not all(isinstance(layer, Layer) for layer in layers):
+        raise TypeError(
+            f"hidden takes a list of layers; got {_kind(layers)}: "
+            'write hidden(tw.sim.Load.measured(model, loss).layers(), ranks=8, rate="1gbit")'
+        )
+    for layer in layers:
+        if not (is_whole(layer.numel) and is_number(layer.after)):
+            raise ValueError(f'{layer}: write elements and seconds, Layer("fc.weight", 640, 0.1)')
+    if len({layer.name for layer in layers}) < len(layers):
+        raise ValueError("two layers have the same name; write Layer(name, ...) with the names of the parameters")
+
+
+def _kind(layers: object) -> str:
+    """What somebody gave, or the first of it that is no layer."""
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        return f"a {type(layers).__name__}"
+    odd = next(layer for layer in layers if not isinstance(layer, Layer))
+    return f"one with a {type(odd).__name__}"
+
+
+def _bits(rate: str | float) -> float:
+    """Bits per second."""
+    try:
+        return bits_per_second(rate) if isinstance(rate, str) else rate
+    except ValueError:
+        raise ValueError(
+            f'hidden(rate={rate!r}): write rate="1gbit", a number and kbit, mbit or gbit, from 100kbit up; '
+            "or bits per second"
+        ) from None
 
 
 def _most(layer: Layer, within: float, ranks: int, rate: float, latency: float, cap: float) -> int:
