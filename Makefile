@@ -29,7 +29,7 @@ test-frameworks: $(FRAMEWORKS)
 # Everything that needs a GPU, on a machine that has one: the kernels compiled, and the engine with CUDA tensors.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -n 8 tests/kernels tests/distributed/test_cuda.py tests/distributed/test_cuda_engine.py \
-		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py tests/planning/test_device.py
+		tests/distributed/test_cuda_fsdp.py tests/distributed/test_cuda_reduce_scatter.py tests/planning/test_device.py tests/sim/test_load.py
 
 # All cases of tw.fsdp, with those that take too long for `make test`: torch.compile, checkpoints, a reduce-scatter inside;
 # and an example that torchrun runs, which imports torch in three processes.
