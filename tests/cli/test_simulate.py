@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from thinwire.cli.app import main
+from thinwire.core.clock import Span
+from thinwire.core.trace import read_trace, write_trace
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -47,6 +49,20 @@ def test_a_trace_and_a_death(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert json.loads(file.read_text())["traceEvents"]
 
 
+def test_a_trace_beside_that_of_another_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    real, both = tmp_path / "rank1.json", tmp_path / "both.json"
+    write_trace(real, {1: [Span("encode", 5.0, 5.1, 0, 0), Span("wire", 5.1, 5.4, 0, 0)]})
+    asked = ["qsgd", "--workers", "2", "--steps", "1", "--encode", "1", "--trace", str(both), "--beside", str(real)]
+    assert main(["simulate", *asked]) == 0
+    capsys.readouterr()
+    events = read_trace(both)
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert names == {0: "worker 0, simulated", 1: "worker 1, simulated", 2: "worker 1"}
+    exchanged = [one for one in events if one["name"] in ("encode", "decode", "wire")]
+    first = {real: min(one["ts"] for one in exchanged if (one["pid"] == 2) is real) for real in (False, True)}
+    assert first[True] == pytest.approx(first[False])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -71,6 +87,8 @@ def test_a_trace_and_a_death(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["qsgd", "--trace", "."], ". cannot be written (Is a directory); write the name of a file"),
         (["--task", "digits", "--workers", "300"], "write --workers 256 or less"),
         (["sgd", "qsgd", "--trace", "t.json"], "a trace shows one method"),
+        (["qsgd", "--beside", "rank0.json"], "--beside rank0.json: write --trace both.json"),
+        (["qsgd", "--trace", "t.json", "--beside", "rank0.json"], "rank0.json cannot be read (No such file"),
     ],
 )
 def test_bad_input_is_one_sentence(

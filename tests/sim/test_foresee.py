@@ -85,15 +85,19 @@ def test_shapes_alone_end_when_numbers_do(name: str) -> None:
     assert seen.bytes_sent == done.bytes_sent > 0
 
 
-def apart(a: Forecast, b: Forecast) -> float:
-    return max(
-        abs(x - y) for some, others in zip(a.ends, b.ends, strict=True) for x, y in zip(some, others, strict=True)
-    )
+def same(a: Forecast, b: Forecast) -> None:
+    """Every end of a step to 1e-9; bytes, messages and words."""
+    assert a.stopped == b.stopped
+    assert len(a.ends) == len(b.ends)
+    for some, others in zip(a.ends, b.ends, strict=True):
+        assert some == pytest.approx(others, rel=0, abs=1e-9, nan_ok=True)
+    assert (a.bytes_sent, a.messages) == (b.bytes_sent, b.messages)
+    assert a.coded == pytest.approx(b.coded, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["sgd", "qsgd", "topk", "adacomm:every=1"])
-@pytest.mark.parametrize("scatter", [None, LogNormal(0.5)])
-def test_all_at_once_is_the_clock(name: str, scatter: LogNormal | None) -> None:
+@pytest.mark.parametrize(("scatter", "racks"), [(None, 1), (LogNormal(0.5), 1), (LogNormal(0.5), 3)])
+def test_all_at_once_is_the_clock(name: str, scatter: LogNormal | None, racks: int) -> None:
     """Collectives of all ranks by arrays, beside every request as an event."""
     method = replace(tw.method(name), overlap=tw.Overlap(bucket_mb=4, chunk_mb=1.5, in_flight=3))
     run = partial(
@@ -102,22 +106,53 @@ def test_all_at_once_is_the_clock(name: str, scatter: LogNormal | None) -> None:
         Load.of("resnet50", 0.3),
         7,
         steps=2,
-        network=tw.Network("1gbit", "50us", slow={2: "500mbit"}),
+        network=tw.Network("1gbit", "50us", slow={2: "500mbit"}, racks=racks, oversubscription=4.0),
         costs=Costs(Pass(1e-9, 2e-9, 1e-4)),
         stragglers=scatter,
     )
-    quick, exact = run(by_message=False), run(by_message=True)
-    assert apart(quick, exact) < 1e-9
-    assert (quick.bytes_sent, quick.messages) == (exact.bytes_sent, exact.messages)
-    assert quick.coded == pytest.approx(exact.coded, rel=1e-12)
+    same(run(by_message=False), run(by_message=True))
 
 
-def test_equal_steps_are_counted_on_without_being_computed() -> None:
+DIED = {7: 0.1, 0: 0.0, 4: 0.301}
+RING, TORUS = "d-psgd", "d-psgd:topology=torus,early=false,every=3"
+
+
+@pytest.mark.parametrize(
+    ("name", "racks", "failures"),
+    [
+        *((name, racks, {}) for name in (RING, TORUS, "deepsqueeze", "sgp") for racks in (1, 3)),
+        *((f"d-psgd:topology={graph}", 1, {}) for graph in ("exponential", "one-peer", "matching", "complete")),
+        *((name, 1, DIED) for name in (RING, TORUS, "deepsqueeze", "d-psgd:topology=matching")),
+        (RING, 3, DIED),
+    ],
+)
+def test_neighbours_are_the_clock(name: str, racks: int, failures: dict[int, float]) -> None:
+    """Messages by calls, beside every request as an event; in the 50th round ranks measure how far apart they are."""
+    method = replace(tw.method(name), overlap=tw.Overlap(bucket_mb=0.3, chunk_mb=0.2, in_flight=3))
+    weights = [Weight(f"layer{number}.weight", (300, 300), 1.0 + number) for number in range(3)]
+    run = partial(
+        foresee,
+        method,
+        Load.of(weights, 0.01),
+        8,
+        steps=52 if "every" not in name else 152,
+        network=tw.Network("1gbit", "50us", slow={2: "500mbit"}, racks=racks, oversubscription=4.0),
+        costs=Costs(Pass(1e-9, 2e-9, 1e-4)),
+        stragglers=LogNormal(0.5),
+        failures=failures,
+        drop_dead=bool(failures),
+    )
+    quick = run(by_message=False)
+    assert not quick.stopped
+    same(quick, run(by_message=True))
+
+
+@pytest.mark.parametrize("racks", [1, 2])
+def test_equal_steps_are_counted_on_without_being_computed(racks: int) -> None:
     """Twelve steps of workers that never change, beside twelve on the clock."""
-    run = partial(foresee, tw.methods.int8(), "resnet50", 4, steps=12, network=tw.Network("1gbit", "1ms"))
-    quick, exact = run(by_message=False), run(by_message=True)
-    assert apart(quick, exact) < 1e-9
-    assert quick.bytes_sent == exact.bytes_sent
+    network = tw.Network("1gbit", "1ms", racks=racks, oversubscription=4.0)
+    run = partial(foresee, tw.methods.int8(), "resnet50", 4, steps=12, network=network)
+    same(run(by_message=False), run(by_message=True))
 
 
 @pytest.mark.parametrize("name", TOTALS)
@@ -189,6 +224,24 @@ def test_a_death_ends_training_unless_neighbours_drop_it() -> None:
     assert went_on.ends[-1][2] != went_on.ends[-1][2]  # NaN
     with pytest.raises(ValueError, match="drop_dead is for methods that gossip"):
         run(tw.methods.qsgd(), network=fast, drop_dead=True)
+
+
+@pytest.mark.parametrize("name", ["sgd", "qsgd", "topk", "adacomm:every=1", "diloco:every=2"])
+@pytest.mark.parametrize("failures", [{2: 0.7}, {4: 1.0, 0: 1.3}, {1: 0.0}, {3: 1e9}])
+def test_a_death_among_all_at_once_is_that_on_the_clock(name: str, failures: dict[int, float]) -> None:
+    """Early or late, in the midst of computing or of a round: the same steps, bytes and words."""
+    run = partial(
+        foresee,
+        replace(tw.method(name), overlap=tw.Overlap(bucket_mb=8, chunk_mb=8, in_flight=3)),
+        Load.of("resnet50", 0.3),
+        6,
+        steps=4,
+        network=tw.Network("10gbit", "50us", racks=2),
+        costs=Costs(Pass(1e-9, 2e-9)),
+        stragglers=LogNormal(0.5),
+        failures=failures,
+    )
+    same(run(by_message=False), run(by_message=True))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import thinwire as tw
 from thinwire.cli.output import errors, line, reserve, say, show
 from thinwire.core.rates import seconds as to_seconds
 from thinwire.core.registry import suggest
+from thinwire.core.trace import read_trace
 from thinwire.lab.records import Row
 from thinwire.sim import (
     MODELS,
@@ -81,6 +82,9 @@ def simulate(
     fail: Annotated[list[str] | None, typer.Option(help="RANK@TIME: this rank dies, such as 3@2s.")] = None,
     drop_dead: Annotated[bool, typer.Option(help="Let neighbours that gossip go on without it.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Also write a trace of one method, for ui.perfetto.dev.")] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Copy the workers of this trace file, of a real run say, into --trace.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the stragglers.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     save: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
@@ -89,6 +93,10 @@ def simulate(
     names = method or METHODS
     if trace is not None and (len(names) > 1 or task is not None):
         raise ValueError("a trace shows one method, by shapes; write thinwire simulate qsgd --trace qsgd.json")
+    if beside is not None:
+        if trace is None:
+            raise ValueError(f"--beside {beside}: write --trace both.json, the file that is to have both")
+        read_trace(beside)  # now, and not after the simulation
     _check_figures(workers, steps, racks, seconds, encode, decode)
     if oversubscription != 1 and racks == 1:
         raise ValueError("one rack shares no uplink; write --racks 4 --oversubscription 4")
@@ -123,7 +131,7 @@ def simulate(
                 marks=trace is not None,
             )
             if trace is not None:
-                done.trace(trace)
+                done.trace(trace, beside)
                 errors.print(f"trace written to {trace}", soft_wrap=True)
             saved: dict[str, float] = {}
             if not deaths:

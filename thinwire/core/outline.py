@@ -1,8 +1,8 @@
 """Outline: what one call of an exchange does, by sizes alone. Passes over elements, and messages of so many bytes.
 
 `Exchange.outline` writes it down beside the coroutine that does it; simulations with shapes alone replay it, and
-`tests/sim/test_outlines.py` compares it with the requests that the coroutine makes. Where ranks differ, a number is a
-tuple with one entry per rank.
+`tests/sim/test_foresee.py` compares them with the coroutine on the clock. Where ranks differ, a number is a tuple
+with one entry per rank.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,9 +25,18 @@ THREADS = {
     "wire": "link",
 }
 ORDER = ("compute", "processor", "link", "other")
-KEYS = {"name", "ph", "pid", "ts"}  # that every event has
+FIELDS: dict[str, Any] = {
+    "name": str,
+    "ph": str,
+    "pid": int,
+    "tid": int,
+    "ts": int | float,
+    "args": dict,
+}  # that every event has
+PROCESS = "process_name"
 ROWS = 100  # of one thread, at most
 SIMULATED = ", simulated"
+WRITE = "write beside= and the name of a file that thinwire has written, with wire.trace(path) for example"
 
 Events: TypeAlias = list[dict[str, Any]]
 
@@ -51,27 +61,43 @@ def read_trace(path: Path | str) -> Events:
     """The events of a file that `write_trace` has written."""
     try:
         found = json.loads(Path(path).read_text())["traceEvents"]
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); {WRITE}") from error
     except (ValueError, KeyError, TypeError):
         found = None
-    if not isinstance(found, list) or not all(isinstance(one, dict) and one.keys() >= KEYS for one in found):
-        raise ValueError(f"{path} is no trace; write beside= and the name of a file that a trace() has written")
+    if not isinstance(found, list) or not all(map(_is_event, found)):
+        raise ValueError(f"{path} is no trace of thinwire; {WRITE}")
     return found
 
 
 def side_by_side(events: Events, others: Events, mark: str) -> Events:
     """Both, in one time, with no process of `others` mistaken for one of `events`; `mark` tells equal names apart."""
     late = _first_exchange(events) - _first_exchange(others)
-    pids, names = {one["pid"] for one in events}, {one["args"]["name"] for one in events if one["ph"] == "M"}
-    moved: dict[Any, int] = {}
-    for pid in dict.fromkeys(one["pid"] for one in others):
-        moved[pid] = pid if pid not in pids else 1 + max(*pids, *(one["pid"] for one in others), *moved.values())
+    theirs = dict.fromkeys(one["pid"] for one in others)
+    taken = {one["pid"] for one in events}
+    free = count(1 + max(taken | theirs.keys(), default=-1))
+    moved = {pid: next(free) if pid in taken else pid for pid in theirs}
+    names = {one["args"]["name"] for one in events if one["name"] == PROCESS}
     both = [_later(one, max(0.0, -late)) for one in events]
     for one in others:
         copy = {**_later(one, max(0.0, late)), "pid": moved[one["pid"]]}
-        if one["name"] == "process_name" and one["args"]["name"] in names:
-            copy["args"] = {"name": one["args"]["name"] + mark}
+        if one["name"] == PROCESS:
+            name = one["args"]["name"]
+            while name in names:
+                name += mark
+            names.add(name)
+            copy["args"] = {"name": name}
         both.append(copy)
     return both
+
+
+def _is_event(one: Any) -> bool:
+    """Whether it is as `trace_events` makes them: profilers write other traces, whose processes may be words."""
+    if not isinstance(one, dict) or not all(isinstance(one.get(name), kind) for name, kind in FIELDS.items()):
+        return False
+    if one["ph"] == "M":
+        return isinstance(one["args"].get("name"), str)
+    return one["ph"] == "i" or (one["ph"] == "X" and isinstance(one.get("dur"), int | float))
 
 
 def _first_exchange(events: Events) -> float:
@@ -91,7 +117,7 @@ def trace_events(spans: Mapping[int, Iterable[Span]], kind: str = "") -> Events:
     zero = min((some[0].start for some in found.values() if some), default=0.0)
     events: Events = []
     for rank, some in sorted(found.items()):
-        events.append(_named("process_name", rank, 0, f"worker {rank}{kind}"))
+        events.append(_named(PROCESS, rank, 0, f"worker {rank}{kind}"))
         free: dict[int, float] = {}  # until when a row is taken, by its thread
         for span in some:
             thread = THREADS.get(span.what, "other")

@@ -7,9 +7,9 @@ same order on each rank:
     bound[l, i]   no later than that; a piece that waits for an agreement cannot go on before it
     close of l    the earliest time at which the next collective of lane l may close: when the last rank asks for it
 
-Until the earliest close, what ranks do concerns nobody else: sending interfaces and processors are their own. So all
-events up to that time are applied, on each rank in the order of time; then the collective closes, by the formulas of
-thinwire.comm.network, and lets all ranks go on.
+Until the earliest close, what ranks do concerns nobody else: sending interfaces and processors are their own, and the
+uplinks of racks keep what is asked of them until then. So all events up to that time are applied, on each rank in the
+order of time; then the collective closes, by the formulas of thinwire.comm.network, and lets all ranks go on.
 """
 
 from __future__ import annotations
@@ -50,18 +50,24 @@ Op: TypeAlias = Begin | End | Phase
 class Crowd:
     """`n` ranks, their interfaces and their processors."""
 
-    def __init__(self, n: int, lanes: int, wires: Wires, costs: Costs) -> None:
-        self.n, self.lanes, self.wires, self.costs = n, lanes, wires, costs
+    def __init__(self, n: int, lanes: int, wires: Wires, costs: Costs, deaths: Array | None = None) -> None:
+        """With `deaths`, when each rank dies; inf for those that live."""
+        self.n, self.lanes, self.wires, self.costs, self.deaths = n, lanes, wires, costs, deaths
+        self.waits: dict[int, Phase] = {}  # ranks that wait for ever, each for the collective that it asked for first
         self.busy = np.zeros((n, costs.at_once))  # until when each processor makes passes
         self.coded = 0.0
         self._passes: dict[int, Array] = {}  # seconds by rank, by the id of the phase
 
     def play(self, pieces: Sequence[Piece], places: Sequence[int], launches: dict[int, Array]) -> dict[int, Array]:
-        """Run these pieces, each launched at its time; returns when each had ended, by rank.
+        """Run these pieces, each launched at its time; returns when each had ended, by rank; inf for never.
 
         All lanes are free at the start: whoever launches has waited for what came before.
         """
-        return _Play(self, pieces, places, launches).run()
+        play = _Play(self, pieces, places, launches)
+        play.run()
+        self.waits = play.waits()
+        never = np.full(self.n, np.inf)
+        return {at: play.ends.get(at, never) for at in places}
 
     def passes(self, code: Code) -> Array:
         """How long a pass takes each rank."""
@@ -101,7 +107,7 @@ class _Play:
         self.asked = np.full((lanes, n), -np.inf)  # when ranks asked for the next collective of a lane
         self.waits_for = np.full((lanes, n), -1, dtype=np.intp)  # the lane of an agreement
         self.blocked: dict[int, list[tuple[int, int]]] = {}  # pieces that wait for an agreement: (lane, piece)
-        self.bursts = [(np.zeros(n), np.zeros(n)) for _ in range(lanes)]
+        self.bursts = [(np.zeros(n), np.zeros(n)) for _ in range(lanes)]  # when each begins to send, and has sent
         # By lane, the places of the collectives in its program, and how many of them have closed.
         self.meetings = [
             [at for at, op in enumerate(p) if isinstance(op, Reduce | Gather | Scatter)] for p in self.programs
@@ -109,13 +115,13 @@ class _Play:
         self.closed = [0] * lanes
         self.turn, self.last_asked = 0, [0] * lanes  # when, among all, the last rank asked
 
-    def run(self) -> dict[int, Array]:
+    def run(self) -> None:
         while True:
             closes = self._closes()
             until = float(closes.min())
             if not self._advance(until):
                 if until == np.inf:
-                    return self.ends
+                    return
                 at_once = np.nonzero(closes == until)[0]  # of these, the one that was asked for first
                 self._close(int(min(at_once, key=self.last_asked.__getitem__)), until)
 
@@ -127,6 +133,8 @@ class _Play:
             ranks = np.arange(self.crowd.n)
             for _ in range(len(self.programs)):
                 bound = np.where(self.waits_for >= 0, bound[self.waits_for, ranks], bound)
+        if self.crowd.deaths is not None:  # the dead ask for nothing any more
+            bound = np.where(bound >= self.crowd.deaths, np.inf, bound)
         left = np.array([done < len(m) for done, m in zip(self.closed, self.meetings, strict=True)])
         closes = np.where(self.asked > -np.inf, self.asked, bound).max(axis=1)
         found: Array = np.where(left, closes, np.inf)
@@ -138,11 +146,12 @@ class _Play:
         first_ones = self.next == times
         if first_ones.sum() > self.crowd.n:  # at one time, who has waited longest goes on first
             since = np.where(first_ones, self.since, np.inf)
-            order = np.stack([row[pos] for row, pos in zip(self.order, self.pos, strict=True)])
-            rank = self.made * (len(self.agreed) + 1) + order
+            rank = self.made * (len(self.agreed) + 1) + self._launched()
             lane = np.where(since == since.min(axis=0), rank, np.iinfo(np.intp).max).argmin(axis=0)
         else:
             lane = first_ones.argmax(axis=0)
+        if self.crowd.deaths is not None:
+            times = np.where(times >= self.crowd.deaths, np.inf, times)
         due = np.nonzero((times <= until) & (times < np.inf))[0]
         if not due.size:
             return False
@@ -155,6 +164,22 @@ class _Play:
             some = first == key
             self._apply(int(key >> 32), int(key & 0xFFFFFFFF), due[some], times[due[some]])
         return True
+
+    def waits(self) -> dict[int, Phase]:
+        """Ranks that have asked for a collective which has not closed: for the one that was launched first."""
+        asked = self.asked > -np.inf
+        lanes = np.where(asked, self._launched(), np.iinfo(np.intp).max).argmin(axis=0)
+        found: dict[int, Phase] = {}
+        for rank in np.nonzero(asked.any(axis=0))[0].tolist():
+            lane = int(lanes[rank])
+            op = self.programs[lane][self.pos[lane, rank]]
+            assert not isinstance(op, Begin | End)
+            found[rank] = op
+        return found
+
+    def _launched(self) -> Any:
+        """The number of the launch of what each rank has to do next in each lane."""
+        return np.stack([row[pos] for row, pos in zip(self.order, self.pos, strict=True)])
 
     def _apply(self, lane: int, pos: int, ranks: Index, times: Array) -> None:
         op = self.programs[lane][pos]
@@ -170,8 +195,7 @@ class _Play:
                 self.asked[lane, ranks] = times
                 self.last_asked[lane] = self.turn
                 self.next[lane, ranks] = np.inf
-                begins, left = self.bursts[lane]
-                begins[ranks], left[ranks] = self.crowd.wires.ask(op, ranks, times)
+                self.crowd.wires.ask(op, ranks, times, *self.bursts[lane])
 
     def _begin(self, lane: int, piece: int, ranks: Index, times: Array) -> None:
         start = np.maximum(times, self.launches[piece][ranks])
@@ -246,6 +270,6 @@ class _Play:
         assert not isinstance(op, Begin | End)
         self.closed[lane] += 1
         self.turn += 1
-        done = self.crowd.wires.close(op, self.bursts[lane], now)
+        done = self.crowd.wires.close(op, *self.bursts[lane], now)
         self.asked[lane] = -np.inf
         self._go_on(lane, np.arange(self.crowd.n), np.full(self.crowd.n, now), np.maximum(done, now))

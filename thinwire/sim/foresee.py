@@ -26,6 +26,7 @@ from thinwire.sim.arguments import check_arguments
 from thinwire.sim.costs import Costs
 from thinwire.sim.forward import Forward, in_order
 from thinwire.sim.load import Load
+from thinwire.sim.neighbours import Neighbours, gossips
 from thinwire.sim.planned import cost, planned
 from thinwire.sim.player import Mark, Player, Stage
 from thinwire.sim.script import script
@@ -122,8 +123,9 @@ def foresee(
     `plan` says which tensors travel together; without it, the plan that `attach` would make. The method is past its
     warm-up, and memories that may skip an upload send it. With `marks` the result says what was done when.
 
-    Above 32 workers, rounds in which all ranks meet are computed for all of them at once. `by_message=True` runs
-    every request on the clock instead, which gives the same times but for ties; `by_message=False` avoids that.
+    Above 32 workers, rounds in which all ranks meet are computed for all of them at once, and messages to neighbours
+    without the clock. `by_message=True` runs every request on the clock, which gives the same times but for ties;
+    `by_message=False` avoids that.
 
     With `into_forward` a step does not wait for its results: in the next forward pass each layer waits for its own.
     Buckets are then sent as they are "ready", or those first that are in "need" first. Without it, the method's
@@ -164,7 +166,7 @@ def foresee(
         method = replace(method, overlap=replace(method.overlap, into_forward=None))
         return foresee(method, load, workers, steps=2, network=network, costs=costs, plan=plan).step
 
-    if plan is None and method.overlap.buckets == "planned":
+    if plan is None and method.overlap.buckets != "fixed":
         plan = planned(method, load, min_size, seconds)
     plan = plan_of(method, load.items, min_size, ()) if plan is None else plan
     if into_forward is not None:
@@ -179,15 +181,25 @@ def foresee(
     Interfaces(network, workers)  # refuses hosts and racks that do not fit
     if stragglers is not None:
         stragglers.check(workers)
-    played = script(method, plan, load, workers, costs)
+    played = script(method, plan, load, workers, costs, drops=drop_dead)
     bits = costs.estimated(method.exchange.channels)
     by_message = workers <= BY_MESSAGE if by_message is None else by_message
-    if fits(method, played, network) and not (marks or by_message or failures or into_forward):
-        all_ = Together(method, played, load, workers, network, costs)
+    clock = VirtualClock(workers, network, stragglers, seed, numbers=False)
+    failures = failures or {}
+    for rank, time in failures.items():
+        clock.check_failure(rank, time)
+    quick = not (marks or by_message or into_forward)
+    if quick and fits(method, played, network) and len(failures) < workers:
+        all_ = Together(method, played, load, workers, network, costs, failures)
         ends = all_.run(steps, stragglers, seed)
         wires = all_.crowd.wires
-        return Forecast(workers, tuple(ends), wires.bytes, wires.messages, all_.crowd.coded, bits)
-    clock = VirtualClock(workers, network, stragglers, seed, numbers=False)
+        return Forecast(
+            workers, tuple(ends), wires.bytes, wires.messages, all_.crowd.coded, bits, stopped=all_.stopped
+        )
+    if quick and gossips(method, played, network) and (drop_dead or not failures) and len(failures) < workers:
+        near = Neighbours(method, played, load, workers, network, costs)
+        rows = _rows(near.run(steps, stragglers, seed, failures), failures)
+        return Forecast(workers, rows, near.bytes, near.messages, near.coded, bits)
     found: list[Mark] | None = [] if marks else None
     stage = Stage(clock, played, load, costs, found, drop_dead)
     players = [Player(stage, rank) for rank in range(workers)]
@@ -200,11 +212,9 @@ def foresee(
             player.ends.append(clock.now)
         await own.end()
 
-    for rank, time in (failures or {}).items():
-        clock.check_failure(rank, time)
     for player in players:
         clock.spawn(player.rank, life(player))
-    for rank, time in (failures or {}).items():
+    for rank, time in failures.items():
         clock.fail(rank, time, drops=drop_dead)
     stopped = ""
     try:
@@ -216,7 +226,7 @@ def foresee(
     sent = clock.traffic
     return Forecast(
         workers,
-        _rows(players, clock.dead),
+        _rows([player.ends for player in players], clock.dead),
         sum(one.bytes for one in sent),
         sum(one.messages for one in sent),
         sum(player.coded for player in players),
@@ -226,11 +236,10 @@ def foresee(
     )
 
 
-def _rows(players: Sequence[Player], dead: Mapping[int, float]) -> tuple[tuple[float, ...], ...]:
-    """The ends of the steps that all living workers have ended."""
-    alive = [len(player.ends) for player in players if player.rank not in dead]
-    done = min(alive, default=0)
-    rows = [player.ends[:done] + [math.nan] * (done - len(player.ends)) for player in players]
+def _rows(ends: Sequence[list[float]], dead: Mapping[int, float]) -> tuple[tuple[float, ...], ...]:
+    """The ends of the steps that all living workers have ended, from those of each worker."""
+    done = min((len(own) for rank, own in enumerate(ends) if rank not in dead), default=0)
+    rows = [own[:done] + [math.nan] * (done - len(own)) for own in ends]
     return tuple(zip(*rows, strict=True))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from thinwire.core.outline import Phase, Reduce
+from thinwire.core.outline import Around, Phase, Reduce, Swap
 from thinwire.engine.consensus import SAMPLED
 from thinwire.engine.plan import chunks
 from thinwire.engine.runner import Facts
@@ -55,10 +55,11 @@ class Script:
         return [at for at, piece in enumerate(self.pieces) if self.fragments[piece.bucket] == fragment]
 
 
-def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs) -> Script:
+def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs, *, drops: bool = False) -> Script:
     """What `n` ranks do in a round. The method is past its warm-up.
 
-    Where gradients are exchanged, plain sums agree together, after the last bucket.
+    With `drops` some ranks may be gone, and the others measure the distance between models each with each. Where
+    gradients are exchanged, plain sums agree together, after the last bucket.
     """
     ready = {one.name: one.seconds for one in load.tensors}
     outline = lru_cache(maxsize=None)(lambda exchange, layout: tuple(exchange.outline(layout, n, costs.size)))
@@ -72,15 +73,26 @@ def script(method: Method, plan: Plan, load: Load, n: int, costs: Costs) -> Scri
         launches.append(max(full, launches[-1]) if launches else full)  # in the order of the plan
     if owed:
         pieces.append(Piece(len(plan.parcels) - 1, -1, (Reduce(owed),)))
+    sampled = 4 * sum(min(SAMPLED, parcel.layout.numel) for parcel in plan.parcels)
     return Script(
         tuple(pieces),
         tuple(launches),
         min(ready.values()),
         tuple(parcel.fragment for parcel in plan.parcels),
-        Piece(-1, -1, (Reduce(4 * sum(min(SAMPLED, parcel.layout.numel) for parcel in plan.parcels)), Reduce(8))),
+        Piece(-1, -1, (Swap(sampled, others(n)), Swap(8, others(n))) if drops else (Reduce(sampled), Reduce(8))),
         method.lanes(load.device),
         load.numel,
     )
+
+
+def others(n: int) -> Around:
+    """Each of `n` ranks with each."""
+
+    def around(rank: int, round_: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        rest = (*range(rank), *range(rank + 1, n))
+        return rest, rest
+
+    return around
 
 
 def _add(

@@ -5,17 +5,18 @@
     ways        the same, by fragments
 
 Where nothing changes from step to step, a step that begins as the one before it began takes as long: the rest is
-known, and is not computed.
+known, and is not computed. When a rank has died, the others wait for it in the next collective, for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast, final
 
 import numpy as np
 
 from thinwire.comm.stragglers import Constant
+from thinwire.core.outline import Gather, Reduce, Scatter
 from thinwire.sim.crowd import COLLECTIVES, Crowd
 from thinwire.sim.script import AVERAGE, Piece
 from thinwire.sim.turns import Calendar
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from thinwire.sim.script import Script
     from thinwire.sync.delta import Delta
 
+WORDS: dict[type, str] = {Reduce: "all_reduce", Gather: "all_gather", Scatter: "all_to_all"}
 SAME = 1e-13  # of a step, by which two may differ and count as one
 
 
@@ -39,7 +41,7 @@ def fits(method: Method, script: Script, network: Network) -> bool:
     sync = method.sync
     late = bool(sync.staleness) or (sync.of.outer_loop and bool(cast("Delta", sync.of).delay))
     met = all(isinstance(phase, COLLECTIVES) for piece in script.pieces for phase in piece.phases)
-    own = network.ranks_per_host == 1 and network.racks == 1  # every rank has its links to itself
+    own = network.ranks_per_host == 1  # every rank has its interfaces to itself
     return met and own and not late and not method.exchange.before_step
 
 
@@ -47,9 +49,20 @@ def fits(method: Method, script: Script, network: Network) -> bool:
 class Together:
     """The steps of `n` workers."""
 
-    def __init__(self, method: Method, script: Script, load: Load, n: int, network: Network, costs: Costs) -> None:
+    def __init__(
+        self,
+        method: Method,
+        script: Script,
+        load: Load,
+        n: int,
+        network: Network,
+        costs: Costs,
+        failures: Mapping[int, float],
+    ) -> None:
         self.method, self.script, self.load, self.n = method, script, load, n
-        self.crowd = Crowd(n, script.lanes, Wires(network, n), costs)
+        self._failures = failures
+        self._deaths = np.array([failures.get(rank, np.inf) for rank in range(n)])
+        self.crowd = Crowd(n, script.lanes, Wires(network, n), costs, self._deaths if failures else None)
         self.now = np.zeros(n)
         of = method.sync.of
         self._calendar = Calendar(cast("Delta", of), method.sync.every) if of.outer_loop else None
@@ -59,24 +72,36 @@ class Together:
         ]
 
     def run(self, steps: int, stragglers: Stragglers | None, seed: int) -> list[tuple[float, ...]]:
-        """When each worker had ended each step."""
+        """When each worker had ended each step that all living ones have ended."""
         ends: list[tuple[float, ...]] = []
-        steady = (stragglers is None or isinstance(stragglers, Constant)) and not self.method.sync.of.models
-        before: tuple[Array, float] | None = None
-        number = 0
-        while number < steps:
+        unlike = not (stragglers is None or isinstance(stragglers, Constant)) or self.method.sync.of.models
+        before: Array | None = None
+        for number in range(steps):
             start, sent = self.now.copy(), (self.crowd.wires.bytes, self.crowd.wires.messages, self.crowd.coded)
             self._step(number, self._factors(stragglers, number, seed))
-            ends.append(tuple(self.now.tolist()))
-            number += 1
+            if self.crowd.waits:
+                return ends
+            ends.append(tuple(np.where(self.now < self._deaths, self.now, np.nan).tolist()))
+            if unlike or self._failures:
+                continue
             took, state = self.now - start, self._state()
-            if steady and before is not None and np.abs(state - before[0]).max() <= SAME * took.max():
-                self._repeat(steps - number, took, sent)
-                ends += [tuple((self.now + k * took).tolist()) for k in range(1, steps - number + 1)]
+            if before is not None and np.abs(state - before).max() <= SAME * took.max():
+                left = steps - number - 1
+                self._repeat(left, took, sent)
+                ends += [tuple((self.now + k * took).tolist()) for k in range(1, left + 1)]
                 break
-            before = state, 0.0
+            before = state
         self._end()
         return ends
+
+    @property
+    def stopped(self) -> str:
+        """Who died and who waits, where that ended training, in the words of the clock."""
+        stuck = [
+            f"rank {r} waits in {WORDS[type(w)]}" for r, w in self.crowd.waits.items() if r not in self._failures
+        ]
+        who = " and ".join(f"rank {rank} died at {time:.9g} s" for rank, time in sorted(self._failures.items()))
+        return "" if not stuck else f"{who}; " + "; ".join(sorted(stuck)[:3])
 
     def _factors(self, stragglers: Stragglers | None, number: int, seed: int) -> Array:
         if stragglers is None:
@@ -86,7 +111,7 @@ class Together:
     def _state(self) -> Array:
         """All that a step depends on, from the first worker's end on; what lies before that is over."""
         crowd, first = self.crowd, self.now.min()
-        parts = (self.now, crowd.wires.sends, crowd.wires.receives, crowd.busy.ravel())
+        parts = (self.now, *crowd.wires.busy, crowd.busy.ravel())
         found: Array = np.concatenate([np.maximum(part - first, 0.0) for part in parts])
         return found
 
@@ -97,7 +122,7 @@ class Together:
         self.crowd.coded += times * (self.crowd.coded - sent[2])
 
     def _step(self, number: int, factor: Array) -> None:
-        load, sync = self.load, self.method.sync
+        load, sync, pieces = self.load, self.method.sync, self.script.pieces
         computed, update = self.now + factor * load.computed, factor * load.update
         if not sync.of.models:
             launches = {
@@ -105,7 +130,7 @@ class Together:
                 for places, time in zip(self._buckets, self.script.launches, strict=True)
                 for at in places
             }
-            self.now = self._play(range(len(self.script.pieces)), launches, computed) + update
+            self.now = self._wait(pieces, range(len(pieces)), launches, computed) + update
             return
         self.now = computed + update
         if self._calendar is None:
@@ -114,8 +139,9 @@ class Together:
             return
         due = self._calendar.due(number + 1)
         if due and cast("Delta", sync.of).period.hears_loss:
-            done = self.crowd.play([Piece(-1, -1, (AVERAGE,))], [0], {0: self.now})
-            self.now = np.maximum(self.now, done[0])
+            self.now = self._wait([Piece(-1, -1, (AVERAGE,))], [0], {0: self.now}, self.now)
+            if self.crowd.waits:
+                return
         self._exchange([at for fragment in due for at in self.script.of(fragment)])
 
     def _end(self) -> None:
@@ -125,9 +151,12 @@ class Together:
 
     def _exchange(self, places: Sequence[int]) -> None:
         if places:
-            self.now = self._play(places, dict.fromkeys(places, self.now), self.now)
+            self.now = self._wait(self.script.pieces, places, dict.fromkeys(places, self.now), self.now)
 
-    def _play(self, places: Sequence[int], launches: dict[int, Array], least: Array) -> Array:
-        ended = self.crowd.play(self.script.pieces, places, launches)
-        found: Array = np.max([least, *ended.values()], axis=0)
+    def _wait(
+        self, pieces: Sequence[Piece], places: Sequence[int], launches: dict[int, Array], least: Array
+    ) -> Array:
+        """When all of these pieces have ended, on each rank."""
+        ends = self.crowd.play(pieces, places, launches)
+        found: Array = np.max([least, *ends.values()], axis=0)
         return found

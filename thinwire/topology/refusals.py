@@ -54,13 +54,23 @@ def steps(topology: Topology, n: int) -> range:
 
 def parts(w: Tensor) -> list[list[int]]:
     """The ranks in groups that reach each other along the edges of W, both ways."""
-    n = w.shape[0]
-    reach = ((w != 0) | torch.eye(n, dtype=torch.bool)).float()
-    for _ in range(n.bit_length()):
-        reach = (reach @ reach > 0).float()  # paths of up to twice the length
-    both = (reach * reach.T > 0).tolist()
-    groups = {tuple(j for j in range(n) if row[j]) for row in both}
-    return sorted(map(list, groups))
+    edges, seen, groups = w != 0, torch.zeros(len(w), dtype=torch.bool), list[list[int]]()
+    for rank in range(len(w)):
+        if not seen[rank]:
+            both = _reached(edges, rank) & _reached(edges.T, rank)
+            seen |= both
+            groups.append(both.nonzero().flatten().tolist())
+    return groups
+
+
+def _reached(edges: Tensor, rank: int) -> Tensor:
+    """Which ranks a path leads to from this one; each is passed once."""
+    found = torch.zeros(len(edges), dtype=torch.bool)
+    front = torch.arange(len(edges)) == rank
+    while front.any():
+        found |= front
+        front = edges[front].any(0) & ~found
+    return found
 
 
 def _check_weights(w: Tensor, directed: bool) -> None:
