@@ -113,19 +113,6 @@ def optimizer_of(net: nn.Module, make: Makes | None) -> Optimizer:
     return made
 
 
-def loss_of(found: Any) -> Tensor:
-    """What is trained: one number that has a gradient."""
-    if isinstance(found, Tensor) and found.numel() == 1 and found.requires_grad:
-        return found
-    got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    if isinstance(found, Tensor) and found.numel() == 1:
-        got = "a tensor without a gradient"
-    raise ValueError(
-        f"a loss is one number that has a gradient; got {got}: "
-        "write tw.plan(model, (inputs, targets), loss=torch.nn.functional.cross_entropy)"
-    )
-
-
 def square_of(out: Any) -> Tensor:
     """A loss for outputs of which none is known."""
     if not isinstance(out, Tensor):

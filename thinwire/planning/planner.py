@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from thinwire.comm.network import Network
 from thinwire.core.by_id import method as by_id
+from thinwire.core.loss import loss_of
 from thinwire.core.method import Method
 from thinwire.engine.misuse import check_method_type
 from thinwire.planning import between
@@ -23,7 +24,6 @@ from thinwire.planning.asked import (
     check_names,
     check_optimizer,
     drawing_nothing,
-    loss_of,
     optimizer_of,
     square_of,
 )
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from thinwire.planning.computing import Makes, Step
 
 METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4", "topk")
+WRITE = "write tw.plan(model, (inputs, targets), loss=torch.nn.functional.cross_entropy)"
 Loss = Callable[..., "Tensor"]
 Say = Callable[[str], None]
 
@@ -151,7 +152,7 @@ def steps_of(batch: Any, loss: Loss | None, optimizer: Callable[[Iterable[nn.Par
         def step() -> None:
             made.zero_grad()
             out = net(**inputs) if named else net(inputs)
-            torch.autograd.backward(loss_of(value(out)))
+            torch.autograd.backward(loss_of(value(out), WRITE))
             made.step()
 
         return step, made

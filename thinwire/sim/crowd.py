@@ -22,12 +22,11 @@ import numpy as np
 from thinwire.core.outline import Code, Gather, Phase, Reduce, Scatter
 
 if TYPE_CHECKING:
+    from thinwire.sim.arrays import Array, Index
     from thinwire.sim.costs import Costs
     from thinwire.sim.script import Piece
     from thinwire.sim.wires import Wires
 
-Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 COLLECTIVES = (Code, Reduce, Gather, Scatter)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.given import is_whole
+from thinwire.core.loss import loss_of
 from thinwire.engine.parameters import COMPILED, check_dense, check_parameter
 
 WARM = 3  # steps that are not timed
@@ -74,7 +75,7 @@ def _step(net: nn.Module, loss: Loss, members: dict[str, nn.Parameter], device: 
     hooks = [p.register_post_accumulate_grad_hook(note(name)) for name, p in members.items()]
     try:
         start = _moment(device)
-        torch.autograd.backward(_checked(loss(net)))
+        torch.autograd.backward(loss_of(loss(net), WRITE))
         moments[""] = _moment(device)
     finally:
         for hook in hooks:
@@ -97,16 +98,6 @@ def _device(members: dict[str, nn.Parameter]) -> torch.device:
         found = ", ".join(sorted(map(str, devices)))
         raise ValueError(f'models are timed on the CPU or on one GPU, not on {found}; write model.to("cuda")')
     return devices.pop()
-
-
-def _checked(found: Any) -> Tensor:
-    """A loss that backward can start from."""
-    if isinstance(found, Tensor) and found.numel() == 1 and found.requires_grad:
-        return found
-    got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    if isinstance(found, Tensor) and found.numel() == 1:
-        got = "a tensor without a gradient"
-    raise ValueError(f"a loss is one number that has a gradient; got {got}: {WRITE}")
 
 
 def _moment(device: torch.device) -> Any:

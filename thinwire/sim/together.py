@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from thinwire.comm.network import Network
     from thinwire.comm.stragglers import Stragglers
     from thinwire.core.method import Method
+    from thinwire.sim.arrays import Array
     from thinwire.sim.costs import Costs
-    from thinwire.sim.crowd import Array
     from thinwire.sim.load import Load
     from thinwire.sim.script import Script
     from thinwire.sync.delta import Delta

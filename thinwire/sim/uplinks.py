@@ -6,7 +6,7 @@ what they ask for is noted, and passes the uplinks when a collective closes. Bef
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from thinwire.core.outline import Gather
 if TYPE_CHECKING:
     from thinwire.comm.network import Network
     from thinwire.core.outline import Scatter
-
-Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
+    from thinwire.sim.arrays import Array, Index
 
 
 class Asked(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from thinwire.sim.uplinks import Asked, Uplinks
 
 if TYPE_CHECKING:
     from thinwire.comm.network import Network
-
-Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
+    from thinwire.sim.arrays import Array, Index
 
 
 class Bytes(NamedTuple):
