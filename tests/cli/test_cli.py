@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,16 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+def test_python_m_thinwire_is_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire", "train", "--method", "qsdg"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("thinwire", run_name="__main__")
+    assert end.value.code == 2
+    assert "thinwire: unknown method 'qsdg'; did you mean 'qsgd'" in capsys.readouterr().err
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

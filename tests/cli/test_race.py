@@ -11,6 +11,7 @@ import pytest
 from interrupt import ctrl_c
 
 from thinwire.cli.app import main
+from thinwire.core.method import METHODS
 from thinwire.lab.launch import Say
 from thinwire.lab.net import reaper
 from thinwire.lab.race import TESTS, Ended, Run, lost
@@ -104,6 +105,29 @@ def test_one_that_is_not_finite_loses_alone(monkeypatch: pytest.MonkeyPatch, tmp
     assert rows == [("0.05", "0.5"), ("0.1", "0.0"), ("0.2", "0.5")]
 
 
+def test_a_method_without_a_recorded_step_size_starts_with_that_of_ddp(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Run] = []
+
+    def raced(every: list[Run], hosts: int, rate: str, file: object) -> list[object]:
+        started.extend(every)
+        return [{**lost(run, hosts), "bytes_sent": 1} for run in every]
+
+    monkeypatch.setattr("thinwire.cli.race._raced", raced)
+    words = ["--method", "int4", "--method", "ddp", "--method", "signsgd", "--method", "diloco:every=20"]
+    assert main(["race", "--hosts", "2", "--seeds", "1", *words, "--steps", "400"]) == 0
+    assert [(run.method, run.step.lr, run.step.momentum) for run in started] == [
+        ("int4", 0.05, 0.9),
+        ("ddp", 0.05, 0.9),
+        ("signsgd", METHODS.parse("signsgd").recipe.lr, 0.0),
+        ("diloco:every=20", 0.05, 0.9),
+    ]
+    err = capsys.readouterr().err
+    assert "no step size is recorded for int4, diloco:every=20 on digits: DDP's 0.05 is taken" in err
+    assert "diloco:every=20: 400 steps are 20 rounds of 20, and the outer momentum needs about 50" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,7 +137,6 @@ def test_one_that_is_not_finite_loses_alone(monkeypatch: pytest.MonkeyPatch, tmp
         (["--rate", "fast"], "write a number and kbit, mbit or gbit"),
         (["--rate", "200kbit"], "a float32 step would take 516 s; write --rate 100mbit"),
         (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
-        (["--method", "int8"], "no step size is recorded for int8 on digits; write --lr 0.05"),
         (["--target", "1.5"], "write --target 0.95"),
         (["--target", "0"], "write --target 0.95"),
         (["--steps", "14"], "14 steps are too few for 3 tests"),

@@ -219,7 +219,7 @@ def refused() -> list[str]:
 def test_what_a_server_cannot_do_is_refused() -> None:
     parts = [
         "write `if wire.trains:` before the training loop",
-        "write tw.attach(model, optimizer, method)",
+        "write tw.attach(model.module, optimizer, method)",
         "waits for nobody",
         "leave drop_dead out",
     ]

@@ -192,6 +192,9 @@ def carried() -> dict[str, str]:
             plain = said(partial(_check_signal, method, optimizer))
             assert plain == told[name] or not plain, name
     wire.detach()
+    with tw.attach(model.module, optimizer, METHODS["local-sgd"](every=1)) as wire:  # what the sentence suggests
+        train(model.module, optimizer, range(2))
+        told["attached"] = f"equal {equal_everywhere(flat(model)) and wire.stats()['rounds'] == 2}"
     return told
 
 
@@ -207,7 +210,9 @@ def test_one_sentence_each() -> None:
                 continue  # FSDP2 of torch 2.6 trains on GPUs only
             assert sentence in found, case.__name__
         assert broken == [(True, 1), (True, rank)]
+        assert methods.pop("attached") == "equal True"
         assert list(methods) == list(METHODS)
         for name, found in methods.items():
             models = METHODS[name]().sync.of.models or METHODS[name]().exchange.served
-            assert ("; write tw.attach(model, optimizer, method)" in found) if models else found == "equal True", name
+            line = "; write tw.attach(model.module, optimizer, method), and call model.module"
+            assert (line in found) if models else found == "equal True", name

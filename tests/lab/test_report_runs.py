@@ -141,8 +141,9 @@ def test_a_document_says_its_command(
     text = (tmp_path / "r.html").read_text()
     assert "<pre><code>thinwire topology ring --json &#x27;a b&#x27;</code></pre>" in text
     assert "someone" not in text
-    monkeypatch.setattr(sys, "argv", ["/home/someone/thinwire/cli/app.py", "demo"])
-    assert records.command() == "thinwire demo"
+    for program in ("/home/someone/thinwire/cli/app.py", "/home/someone/thinwire/__main__.py"):
+        monkeypatch.setattr(sys, "argv", [program, "demo"])
+        assert records.command() == "thinwire demo"
 
 
 def test_csv_columns_are_stable(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -250,3 +251,37 @@ def test_what_qsparse_sends_and_keeps_is_the_way_that_the_rank_went() -> None:
         close(out, (q[0] + q[1]) / 2)
         sent, gone = sent + out, gone + (ways[0] + ways[1]) / 2
     torch.testing.assert_close(sent + world.mean("send.residual"), gone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "words"),
+    [
+        (
+            "diloco:every=5",
+            100,
+            "are 20 rounds of 5, and the outer momentum needs about 50 before it helps; take 250",
+        ),
+        ("diloco:every=5", 100, "rounds of 2, or a plain mean: local-sgd:every=5"),
+        ("diloco:every=5", 40, "take 250 steps, or a plain mean"),
+        ("diloco:every=5", 250, ""),
+        ("diloco:every=5,outer_momentum=0.5", 50, ""),
+        ("diloco:every=5,outer_momentum=0.0", 5, ""),
+        ("slowmo:every=5,beta=0.9", 100, "are 20 rounds of 5"),
+        ("sparse-loco:every=5", 5, ""),
+        ("local-sgd:every=5", 5, ""),
+        ("sgd", 5, ""),
+    ],
+)
+def test_an_outer_momentum_says_how_many_rounds_it_needs(method: str, steps: int, words: str) -> None:
+    sync = tw.method(method).sync
+    told = sync.of.too_few_rounds(steps, sync.every)
+    assert words in told if words else told == ""
+
+
+def test_a_simulation_with_few_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(logging.getLogger("thinwire"), "warning", lambda text, *words: heard.append(text % words))
+    tw.simulate(tw.methods.diloco(every=1), "digits", workers=2, steps=2)
+    tw.simulate(tw.methods.local_sgd(every=1), "digits", workers=2, steps=2)
+    assert len(heard) == 1
+    assert "diloco:every=1: 2 steps are 2 rounds of 1" in heard[0]

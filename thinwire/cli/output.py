@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from thinwire.core.method import METHODS
 from thinwire.lab import records
 from thinwire.lab.records import Row
 from thinwire.lab.report.words import count
@@ -67,6 +68,15 @@ def keep(path: Path | None, rows: Sequence[Row]) -> None:
     if path is not None:
         records.save(path, rows)
         errors.print(f"{count(len(rows), 'row')} written to {path}", soft_wrap=True)
+
+
+def warn_of_few_rounds(method: str, steps: int) -> None:
+    """Say on standard error where so many steps have too few rounds for the outer momentum of a method's id."""
+    if method.partition(":")[0] not in METHODS:
+        return  # a rival: DDP or torchft
+    sync = METHODS.parse(method).sync
+    if doubt := sync.of.too_few_rounds(steps, sync.every):
+        errors.print(f"{method}: {doubt}", soft_wrap=True)
 
 
 def reserve(*paths: Path | None) -> None:

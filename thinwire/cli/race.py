@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from thinwire.cli.output import errors, line, reserve, show
+from thinwire.cli.output import errors, line, reserve, show, warn_of_few_rounds
 from thinwire.cli.stragglers import RATE as SLOW_RATE
 from thinwire.cli.stragglers import Asked
 from thinwire.cli.stragglers import race as with_stragglers
@@ -23,7 +23,7 @@ from thinwire.lab.net.tools import check as can_build
 from thinwire.lab.race import Ended, News, Run, check, contestants, lost, runs
 from thinwire.lab.race import race as program
 from thinwire.lab.race_courses import COURSES
-from thinwire.lab.race_steps import GRID, SEED, best
+from thinwire.lab.race_steps import DDP, GRID, SEED, STEPS, best, unrecorded
 from thinwire.lab.race_table import COLUMNS, TRIED, keep, points, summary, verdict, without_curves
 from thinwire.lab.records import Row
 from thinwire.lab.report import Run as Recorded
@@ -135,6 +135,10 @@ def race(
     lrs = GRID if tune else None if lr is None else [lr]
     every = runs(task, chosen, numbers, None if tune else rate, lrs=lrs, target=target, most=steps, data=data)
     reserve(save, curves, plot, out)
+    if lrs is None:
+        _say_unrecorded(task, chosen)
+    for name in chosen:
+        warn_of_few_rounds(name, every[0].most)
 
     def file(row: Row) -> None:
         """Write each run as it ends, so that a race that is stopped keeps what it has measured."""
@@ -156,6 +160,16 @@ def race(
         _show_tuned(rows, as_json=as_json)
     else:
         _show(rows, as_json=as_json)
+
+
+def _say_unrecorded(task: str, methods: Sequence[str]) -> None:
+    """Say whose step sizes nobody has looked for."""
+    if names := unrecorded(task, methods):
+        errors.print(
+            f"no step size is recorded for {', '.join(names)} on {task}: DDP's {STEPS[task][DDP]:g} is taken, which "
+            f"may not suit; thinwire race --task {task} --tune --method {names[0]} looks for one",
+            soft_wrap=True,
+        )
 
 
 def _raced(every: Sequence[Run], hosts: int, rate: str, file: File) -> list[Row]:

@@ -20,6 +20,10 @@ class Signal(Config):
         """Fragments of the model that are exchanged by themselves."""
         return 1
 
+    def too_few_rounds(self, steps: int, every: int) -> str:
+        """What so many steps in all, with a round after `every`, are too few for: a sentence; empty if they do."""
+        return ""
+
 
 @final
 @dataclass(frozen=True)

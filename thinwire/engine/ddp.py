@@ -42,6 +42,7 @@ from thinwire.engine.transport import ProcessTransport
 from thinwire.engine.wire import Wire
 
 Hook: TypeAlias = Callable[[Wire, dist.GradBucket], Future[Tensor]]
+WITHOUT_DDP = "tw.attach(model.module, optimizer, method), and call model.module in place of the model of DDP"
 
 
 def ddp_hook(
@@ -94,18 +95,14 @@ def _check_signal(method: Method, optimizer: Optimizer | None) -> None:
         raise ValueError(f"{method.id} counts the optimizer's steps; write tw.ddp_hook(method, model, optimizer)")
     if method.overlap.into_forward is not None:
         raise ValueError(
-            "DDP waits for its hook's results when backward ends; write tw.attach(model, optimizer, method), or "
-            "Overlap(into_forward=None)"
+            f"DDP waits for its hook's results when backward ends; write Overlap(into_forward=None), or {WITHOUT_DDP}"
         )
     if method.exchange.served:
         raise ValueError(
-            f"{method.id} has a server that keeps the model, but DDP exchanges gradients; "
-            "write tw.attach(model, optimizer, method)"
+            f"{method.id} has a server that keeps the model, but DDP exchanges gradients; write {WITHOUT_DDP}"
         )
     if method.sync.of.models:
-        raise ValueError(
-            f"{method.id} exchanges models, but DDP exchanges gradients; write tw.attach(model, optimizer, method)"
-        )
+        raise ValueError(f"{method.id} exchanges models, but DDP exchanges gradients; write {WITHOUT_DDP}")
 
 
 @final

@@ -17,6 +17,7 @@ from thinwire.lab.step_sizes import Step, recipe_of
 GRID = (0.0125, 0.025, 0.05, 0.1, 0.2)
 SEED = 100  # of the grid
 FAST = "fast network"  # a contestant whose communication is not counted
+DDP = "ddp"  # in float32
 STEPS: Mapping[str, Mapping[str, float]] = {
     "digits": {
         "ddp": 0.05,
@@ -81,19 +82,23 @@ STEPS: Mapping[str, Mapping[str, float]] = {
 }
 
 
+def unrecorded(task: str, names: Sequence[str]) -> list[str]:
+    """Those of the contestants that take the step size of DDP in float32, because none is known for them."""
+    return [name for name in names if _known(task, name) is None]
+
+
 def step_of(task: str, name: str, lr: float | None) -> Step:
-    """The rate that is asked for, recorded, or stated by the method, with its momentum; ValueError if none exists."""
+    """The rate that is asked for, recorded, or stated by the method, or else that of DDP, with its momentum."""
     recipe = recipe_of(name)
-    same = {FAST: "ddp"}  # the same training
-    found = STEPS[task].get(same.get(name, name), recipe.lr) if lr is None else lr
-    if found is None:
-        raise ValueError(
-            f"no step size is recorded for {name} on {task}; write --lr 0.05, or find one with "
-            f"thinwire race --task {task} --tune --method {name}"
-        )
-    if not 0 < found < math.inf:
-        raise ValueError(f"lr={found} does not step; write --lr 0.05")
-    return Step(found, recipe.momentum)
+    known = _known(task, name) if lr is None else lr
+    step = recipe.step(STEPS[task][DDP]) if known is None else known
+    if not 0 < step < math.inf:
+        raise ValueError(f"lr={step} does not step; write --lr 0.05")
+    return Step(step, recipe.momentum)
+
+
+def _known(task: str, name: str) -> float | None:
+    return STEPS[task].get(DDP if name == FAST else name, recipe_of(name).lr)  # FAST is the same training
 
 
 def best(rows: Sequence[Row]) -> Row:

@@ -21,7 +21,7 @@ from thinwire.core.registry import number
 Row = dict[str, Any]
 FACTS = ("date", "device", "cores", "python", "torch", "thinwire", "commit")  # columns of every CSV file
 TEXT = ("date", "device", "python", "torch", "thinwire", "commit")  # a commit may look like a number
-MODULE = "app.py"  # the program's name under `python -m thinwire.cli.app` and torchrun
+MODULES = ("__main__.py", "app.py")  # the program's name under `python -m thinwire`, `-m thinwire.cli.app`, torchrun
 
 
 def environment() -> Row:
@@ -41,7 +41,7 @@ def environment() -> Row:
 def command() -> str:
     """The command that started this program, as for a shell, with only the name of the program's path."""
     program = Path(sys.argv[0]).name
-    return shlex.join(["thinwire" if program == MODULE else program, *sys.argv[1:]])
+    return shlex.join(["thinwire" if program in MODULES else program, *sys.argv[1:]])
 
 
 def save(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

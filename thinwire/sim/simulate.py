@@ -6,6 +6,7 @@ exchanges are those of `attach`; the same seed gives the same run, to the bit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, final
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from thinwire.comm.network import Network
     from thinwire.comm.stragglers import Stragglers
     from thinwire.core.method import Method
+
+log = logging.getLogger("thinwire")
 
 
 class Moment(NamedTuple):
@@ -115,6 +118,8 @@ def simulate(
     if steps < 1:
         raise ValueError(f"simulate(steps={steps}) trains nothing; write steps=100")
     check_method(method, workers, drop_dead=False)
+    if doubt := method.sync.of.too_few_rounds(steps, method.sync.every):
+        log.warning("%s: %s", method.id, doubt)
     problem = PROBLEMS[task](workers, seed) if isinstance(task, str) else task
     clock = VirtualClock(workers, network, stragglers, seed)
     setting = Setting(problem, method, min_size, seed)

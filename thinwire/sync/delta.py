@@ -54,6 +54,17 @@ class Delta(Signal):
         if self.fragments > 1 and not isinstance(self.period, Fixed):
             raise ValueError(f"Delta(fragments={self.fragments}) take turns in a fixed period; write period=Fixed()")
 
+    def too_few_rounds(self, steps: int, every: int) -> str:
+        """Whether a run ends before the outer momentum has settled; until then it overshoots."""
+        wanted = self.outer.momentum_rounds
+        if not isinstance(self.period, Fixed) or steps // every >= wanted:
+            return ""
+        shorter = f", rounds of {steps // wanted}" if steps >= wanted else ""
+        return (
+            f"{steps} steps are {steps // every} rounds of {every}, and the outer momentum needs about {wanted} "
+            f"before it helps; take {wanted * every} steps{shorter}, or a plain mean: local-sgd:every={every}"
+        )
+
     @property
     def parts(self) -> int:
         """The fragments."""

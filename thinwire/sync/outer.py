@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+def settling(momentum: float) -> int:
+    """Rounds after which less than a hundredth of the first one's weight is missing from the momentum's sum.
+
+    >>> settling(0.9), settling(0.5), settling(0.0)
+    (50, 10, 0)
+    """
+    return round(5 / (1 - momentum)) if momentum else 0
+
+
 class OuterStep(Config, ABC):
     """Base class: an optimizer of torch for the anchors, whose gradients are the pseudo-gradients."""
 
@@ -28,6 +37,11 @@ class OuterStep(Config, ABC):
     def adds_up(self) -> bool:
         """Whether the step is anchor - d and nothing else: then the anchor becomes the mean of the models."""
         return False
+
+    @property
+    def momentum_rounds(self) -> int:
+        """Rounds after which its momentum has settled: five times as many as it remembers; 0 without momentum."""
+        return 0
 
     @abstractmethod
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:

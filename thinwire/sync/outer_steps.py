@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, final
 import torch
 from torch.optim import SGD, Optimizer
 
-from thinwire.sync.outer import OuterStep
+from thinwire.sync.outer import OuterStep, settling
 
 
 @final
@@ -33,6 +33,11 @@ class Sgd(OuterStep):
     def adds_up(self) -> bool:
         """Where it is a plain mean."""
         return self.lr == 1 and self.momentum == 0
+
+    @property
+    def momentum_rounds(self) -> int:
+        """Of Nesterov's momentum."""
+        return settling(self.momentum)
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Torch's own."""
@@ -89,6 +94,11 @@ class SlowMomentum(OuterStep):
     def __post_init__(self) -> None:
         if self.alpha <= 0 or not 0 <= self.beta < 1:
             raise ValueError(f"SlowMomentum(alpha={self.alpha}, beta={self.beta}): write alpha > 0 and 0 <= beta < 1")
+
+    @property
+    def momentum_rounds(self) -> int:
+        """Of the slow momentum."""
+        return settling(self.beta)
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """One that is written here."""
