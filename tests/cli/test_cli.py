@@ -154,6 +154,7 @@ def test_python_m_thinwire_is_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["thinwire", "train", "--method", "qsdg"])
+    monkeypatch.delitem(sys.modules, "thinwire.__main__", raising=False)  # another test has imported every module
     with pytest.raises(SystemExit) as end:
         runpy.run_module("thinwire", run_name="__main__")
     assert end.value.code == 2
