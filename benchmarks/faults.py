@@ -3,12 +3,13 @@
     python benchmarks/faults.py --kinds killed stopped --trials 300 --jobs 4 --save benchmarks/data/faults.csv
     python benchmarks/faults.py --kinds killed --only "fsdp, int4" --trials 20 --seed 7
 
-Kinds: `killed` (SIGKILL) and `stopped` (SIGSTOP) ranks, in all phases and settings of benchmarks/campaign. A row is
-one trial; `--seed` draws the victim, the moment and whose process hosts the store. Of the survivors of a trial,
+`killed` (SIGKILL) and `stopped` (SIGSTOP) ranks, in all phases and settings of benchmarks/campaign; `partition`s of
+the network and `late names`, which need root and iproute2; `damaged` and `forged` payloads, 2,000 per trial. A row is
+one trial; `--seed` draws the victim, the moment and whose process hosts the store. Of the ranks of a trial,
 
-- `named` ended with a PeerError that names the victim, as soon as docs/faults.md promises;
+- `named` ended with a PeerError that names the lost ranks, as soon as docs/faults.md promises;
 - `went_on` trained to the end where the setting allows it, or because the victim had already left;
-- `late` named it later than promised; `unnamed` and `wrong` named nobody or somebody else;
+- `late` named them later than promised; `unnamed` and `wrong` named nobody or somebody else;
 - `hung` had not ended after a minute; `aborted` were ended by a signal; `alone` trained on where they must not.
 """
 
@@ -18,12 +19,11 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from campaign import kills
+from campaign import kills, networks, payloads
 from campaign.nursery import Nursery
 from rich.console import Console
 from rich.table import Table
@@ -31,14 +31,17 @@ from rich.table import Table
 from thinwire.lab.records import save
 
 Row = dict[str, Any]
-GOOD, BAD = ("named", "went_on"), ("late", "unnamed", "wrong", "hung", "aborted", "alone")
 Work = Callable[[Nursery], Row]
 KINDS: dict[str, Callable[[argparse.Namespace], Iterator[Work]]] = {
-    kind: lambda args, kind=kind: (
-        partial(kills.run, trial=trial) for trial in kills.trials(kind, args.trials, args.seed, args.only)
-    )
-    for kind in ("killed", "stopped")
+    "killed": lambda args: kills.trials("killed", args.trials, args.seed, args.only),
+    "stopped": lambda args: kills.trials("stopped", args.trials, args.seed, args.only),
+    "partition": lambda args: networks.partitions(args.trials, args.seed, args.only),
+    "late names": lambda args: networks.late_names(args.trials, args.seed, args.only),
+    "damaged": lambda args: payloads.trials("damaged", args.trials, args.seed),
+    "forged": lambda args: payloads.trials("forged", args.trials, args.seed),
 }
+FAILURES = (*(word.replace(" ", "_") for word in kills.BAD), *payloads.BAD)
+COUNTS = ("ranks", "named", "went_on", "payloads", "refused", "accepted", *FAILURES)
 
 
 def rows(works: list[Work], jobs: int) -> Iterator[Row]:
@@ -64,23 +67,23 @@ def rows(works: list[Work], jobs: int) -> Iterator[Row]:
 
 
 def summary(done: list[Row]) -> Table:
-    """Survivors by kind of fault and what became of them."""
+    """By kind of fault: what became of ranks or payloads. Counts that are 0 for a kind that has them are shown."""
     groups = {kind: [row for row in done if row["fault"] == kind] for kind in sorted({row["fault"] for row in done})}
     table = Table("", *groups)
     table.add_row("trials", *(str(len(trials)) for trials in groups.values()))
-    for word in ("survivors", *GOOD, *BAD):
-        table.add_row(word.replace("_", " "), *(str(sum(row[word] for row in trials)) for trials in groups.values()))
-    slowest = (
-        max((row["seconds"] for row in trials if row["seconds"] != ""), default=0.0) for trials in groups.values()
-    )
-    table.add_row("slowest, s", *(f"{seconds:.1f}" for seconds in slowest))
+    for word in COUNTS:
+        counts = [[row[word] for row in trials if word in row] for trials in groups.values()]
+        if any(counts):
+            table.add_row(word.replace("_", " "), *(f"{sum(count):,}" if count else "" for count in counts))
+    slowest = (max(float(row.get("seconds") or 0) for row in trials) for trials in groups.values())
+    table.add_row("slowest, s", *(f"{seconds:.1f}" if seconds else "" for seconds in slowest))
     return table
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--trials", type=int, default=25, help="of each kind")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="trials at a time")
     parser.add_argument("--seed", type=int, default=0)
@@ -93,10 +96,11 @@ def main() -> None:
     works = [work for kind in args.kinds for work in KINDS[kind](args)]
     for row in rows(works, args.jobs):
         done.append(row)
-        if any(row[word] for word in BAD):
+        if row["what"] or any(row.get(word) for word in FAILURES):
             console.print({name: value for name, value in row.items() if value not in (0, "")})
         if args.save is not None:
-            save(args.save, done)
+            columns = dict.fromkeys(name for row in done for name in row)
+            save(args.save, [{name: row.get(name, "") for name in columns} for row in done])
     console.print(summary(done))
 
 

@@ -22,6 +22,8 @@ PROMISED = {"killed": 5.0, "killed in attach": 25.0, "stopped": STOPPED + 5.0, "
 SLACK = 5.0  # seconds for starting late on a machine that runs several trials
 HUNG = 60.0  # seconds after which a rank is said to hang
 
+GOOD, BAD = ("named", "went on"), ("late", "unnamed", "wrong", "hung", "aborted", "alone")
+
 Row = dict[str, Any]
 
 
@@ -33,6 +35,9 @@ class Trial(NamedTuple):
     name: str  # of the setting
     fault: Fault
     launcher: bool  # whether somebody other than rank 0 hosts the store
+
+    def __call__(self, nursery: Nursery) -> Row:
+        return run(nursery, self)
 
 
 def trials(kind: str, count: int, seed: int, only: str | None = None) -> Iterator[Trial]:
@@ -97,17 +102,19 @@ def judge(
         "phase": trial.fault.phase,
         "victim": victim,
         "store": "launcher" if trial.launcher else "rank 0",
-        "survivors": len(endings),
     }
     verdicts = {rank: _verdict(trial, setting, struck, diaries[rank], end) for rank, end in endings.items()}
     late = 0.0 if struck is None else max(end.when - struck["when"] for end in endings.values())
-    for word in ("named", "went on", "late", "unnamed", "wrong", "hung", "aborted", "alone"):
-        row[word.replace(" ", "_")] = sum(verdict == word for verdict in verdicts.values())
-    row["seconds"] = round(late, 1) if struck else ""
-    bad = {rank: verdict for rank, verdict in verdicts.items() if verdict not in ("named", "went on")}
-    row["what"] = "; ".join(
-        f"rank {rank} {verdict}: {_last(diaries[rank], logs[rank])}" for rank, verdict in bad.items()
-    )
+    row |= counted(verdicts, diaries, logs) | {"seconds": round(late, 1) if struck else ""}
+    return row
+
+
+def counted(verdicts: dict[int, str], diaries: list[list[Row]], logs: list[str]) -> Row:
+    """How many ranks got each verdict, and what those said that did not do as they must."""
+    bad = {rank: verdict for rank, verdict in verdicts.items() if verdict not in GOOD}
+    row: Row = {"ranks": len(verdicts)}
+    row |= {word.replace(" ", "_"): sum(verdict == word for verdict in verdicts.values()) for word in GOOD + BAD}
+    row["what"] = "; ".join(f"rank {rank} {word}: {_last(diaries[rank], logs[rank])}" for rank, word in bad.items())
     return row
 
 

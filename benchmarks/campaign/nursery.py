@@ -2,7 +2,7 @@
 
 The nursery is a process that has imported torch and thinwire and forks a child for every request. A child returns
 from the nursery's main program when its work is over, so the interpreter shuts down as it does after a user's script,
-with atexit functions and destructors of C++ objects: a child of `multiprocessing` skips both, and with them the aborts
+with atexit functions and destructors of C++ objects: a child of `multiprocessing` skips both, and with them aborts of
 of threads that nobody has joined.
 """
 
