@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from nets import Point
 from torch import Tensor, nn
 
 import thinwire as tw
@@ -53,6 +56,27 @@ def test_diana_reaches_the_minimum_and_its_zeros(momentum: float, steps: int) ->
     assert all(torch.equal(x, first) for x in others)
     assert torch.equal(first != 0, best != 0)
     assert (first - best).norm() < 1e-5 * best.norm()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "consensus-admm:rho=1,l1=0.8,every=1",
+        "async-admm:rho=1,least=2,l1=0.8,every=1",
+        "ad-admm:rho=1,least=2,l1=0.8,every=1",
+        "spy:p=0.5,l1=0.8",
+        "dbpg:l1=0.8",
+    ],
+)
+def test_l1_weighs_against_the_mean_of_the_losses(method: str) -> None:
+    """f_r = (x - r)^2 / 2 on four workers: the mean is least at 1.5, and with 0.8 |x| at 0.7, by every method."""
+
+    def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+        return (next(model.parameters()) - rank).square().sum() / 2
+
+    problem = tw.sim.Problem(partial(Point, 3), loss, partial(torch.optim.SGD, lr=0.2))
+    done = tw.simulate(tw.method(method), problem, workers=4, steps=120, min_size=0)
+    torch.testing.assert_close(next(done.models[0].parameters()), torch.full((3,), 0.7), rtol=0, atol=1e-3)
 
 
 def test_a_refining_grid_reaches_it_too() -> None:

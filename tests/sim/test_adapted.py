@@ -59,6 +59,26 @@ def test_what_hardly_counts_gets_little(kind: str) -> None:
     assert torch.equal(first, second)
 
 
+def test_the_uniform_setting_is_that_of_each_tensor() -> None:
+    """Two tensors of 64, a share of 1/8: 8 elements of each move, and not 16 of the one with larger gradients."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.large, self.small = nn.Parameter(torch.zeros(64)), nn.Parameter(torch.zeros(64))
+
+    def slopes(model: nn.Module, rank: int, step: int) -> Tensor:
+        slope = torch.arange(1.0, 65.0)
+        return (model.get_parameter("large") * slope).sum() + (model.get_parameter("small") * slope).sum() / 1000
+
+    problem = Problem(Pair, slopes, partial(SGD, lr=LR))
+    for kind, steps in ((f"ratio,uniform={1 / 8}", 1), (f"ratio,uniform={1 / 8},every=1", 2)):  # the start; a choice
+        done = simulate(tw.method(f"adaptive:kind={kind}"), problem, N, steps=steps, min_size=0)
+        moved = [int((done.models[0].get_parameter(name) != 0).sum()) for name in ("large", "small")]
+        assert done.stats[0]["chosen_size"] == 1.0, kind
+        assert moved == [8 * steps, 8 * steps], kind
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e25])
 def test_what_cannot_be_measured_stays_uniform(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "large", scale)  # nothing, or squares beyond float32

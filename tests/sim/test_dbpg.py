@@ -97,6 +97,19 @@ def test_keys_that_stay_zero_are_not_sent_and_not_missed() -> None:
         assert sizes[40].stats[rank]["bytes_sent"] < 0.85 * named.stats[rank]["bytes_sent"]
 
 
+def test_the_kkt_filter_may_keep_an_element_at_zero() -> None:
+    """As in docs/proximal.md: of gradients -0.4, -0.08, -0.08 and -0.07 at zero, with l1 = 0.1."""
+
+    def apart(model: nn.Module, rank: int, step: int) -> Tensor:
+        return (next(model.parameters()) - (0.4, 0.08, 0.08, 0.07)[rank]).square().sum() / 2
+
+    problem = Problem(partial(Point, 1), apart, partial(SGD, lr=0.5))
+    found = [
+        simulate(tw.methods.dbpg(l1=0.1, kkt=kkt, tau=0), problem, N, steps=30, min_size=0) for kkt in (0.0, 0.09)
+    ]
+    assert [float(model(done)) for done in found] == pytest.approx([0.0575, 0.0], abs=1e-6)
+
+
 def test_what_has_hardly_moved_is_not_sent_and_hardly_missed() -> None:
     plain, filtered = run(tau=0), run(tau=0, significant=0.2)
     assert filtered.stats[0]["bytes_sent"] < 0.95 * plain.stats[0]["bytes_sent"]

@@ -133,8 +133,8 @@ def test_what_the_wire_loses_fades_in_differences() -> None:
 
 
 def test_a_regulariser_is_in_the_answer() -> None:
-    """l1 |z|_1 + sum_i f_i: the slope of the sum is at most l1 where z = 0, and l1 against z elsewhere."""
-    z = exact(ConsensusAdmm(RHO, l1=10.0), 1, 70).z[-1]
+    """n l1 |z|_1 + sum_i f_i: the slope of the sum is at most n l1 where z = 0, and n l1 against z elsewhere."""
+    z = exact(ConsensusAdmm(RHO, l1=10.0 / N), 1, 70).z[-1]
     slope = A.sum(0) @ z - B.sum(0)
     assert 0 < int((z == 0).sum()) < D
     torch.testing.assert_close(slope[z != 0], -10.0 * z[z != 0].sign(), rtol=0, atol=1e-5)

@@ -143,6 +143,28 @@ def test_steps_that_nobody_completes_are_in_the_last_snapshot() -> None:
     assert book.used == book.pushes == 4
 
 
+def test_a_pending_step_has_the_weight_that_it_will_have() -> None:
+    """Three workers, gradients of 3: each moves the model by lr = 0.1 in the mean, also where its sender reads it.
+
+    One that has left is not waited for, and no mean has a share of it; nor has it one of what is not finite.
+    """
+    book = make_book(Ssp("snapshot"), torch.zeros(1), 3, 0.1, 4)
+
+    def push(rank: int, clock: int, *, finite: bool = True) -> float:
+        book.arrived(Push(rank, 0, clock, 0.0, 0.0, (0.1,), torch.full((1,), 3.0), None), finite=finite)
+        data = book.answers.pop(rank).data
+        assert data is not None
+        return float(data.view(torch.float32))
+
+    assert [push(0, clock) for clock in range(3)] == pytest.approx([-0.1, -0.2, -0.3])
+    assert push(1, 0) == pytest.approx(-0.1)
+    assert float(push(2, 0)) == float(book.x) == pytest.approx(-0.3)  # the first step is complete
+    assert push(0, 3) == pytest.approx(-0.3 - 3 * 0.1)  # and three more of its own
+    book.leave(2)
+    assert push(0, 4) == pytest.approx(-0.3 - 4 * 0.15)
+    assert push(1, 1, finite=False) == float(book.x) == pytest.approx(-0.6)  # a step that is one worker's alone
+
+
 def test_waits_fall_with_s() -> None:
     slow = Constant({1: 3.0})
     waits = [sum(one["waited_s"] for one in run(server(Ssp(), s), stragglers=slow).stats) for s in (0, 2, 8)]

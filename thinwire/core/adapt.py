@@ -4,7 +4,7 @@
     choice      = min sum_l size_l(c_l)  subject to  sum_l errors_l(c_l) <= sum_l errors_l(uniform)
 
 `thinwire.core.budget` has the programme; the schedule `thinwire.engine.schedules.adapted` decides on rank 0 and tells
-the others. Until the first choice all tensors have the uniform compressor. Memories stay as they are.
+the others. Until the first choice all tensors have the uniform compressor, each by itself. Memories stay as they are.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ class Adapt(Config):
         return (self.uniform, *(option for option in self.options if option != self.uniform))
 
     def chosen(self, exchange: Exchange, choice: Mapping[str, int]) -> Exchange:
-        """The exchange with the choice that was made, by the name of the tensor; with the uniform one if none was."""
-        if not any(choice.values()):
-            return exchange
+        """The exchange with the choice that was made, by the name of the tensor.
+
+        It compresses tensor by tensor also where all have the uniform one, since the budget is the error of that: one
+        k for a whole bucket would leave out other elements than a k for each tensor.
+        """
         return replaced(exchange, self.uniform, PerTensor(self.choices, tuple(sorted(choice.items()))))
 
     def check(self, exchange: Exchange) -> None:

@@ -5,7 +5,7 @@ to those whose report was used. Each worker keeps three vectors; rank 0 keeps z 
 
     worker    x_i = argmin f_i(x) + u_i'x + rho/2 |x - z_i|^2               z_i: the last z that it was sent
               u_i = u_i + rho (x_i - z_i)
-    server    z = argmin l1 |z|_1 + sum_i rho/2 |w_i - z|^2 + gamma/2 |z - z_old|^2
+    server    z = argmin n l1 |z|_1 + sum_i rho/2 |w_i - z|^2 + gamma/2 |z - z_old|^2
                                                                             when A have reported, and all whose last
                                                                             report is tau - 1 rounds old
 
@@ -47,7 +47,7 @@ def ad_admm(
         least        A, the workers that must have reported before z changes
         tau          a report is used for at most tau rounds, its own among them; 1 waits for all
         gamma        how hard z is held back at what it was; 0 for not at all
-        l1           weight of an L1 regulariser of z; 0 for none
+        l1           weight of an L1 regulariser of z, beside the mean of the workers' losses; 0 for none
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32

@@ -18,7 +18,9 @@ everything between two snapshots is quantised.
 Reference: Yu, Wu, Huang, "Double quantization for communication-efficient distributed optimization", NeurIPS 2019,
 arXiv 1805.10111, algorithms 1 (AsyLPG), 2 (Sparse-AsyLPG) and 3 (Acc-AsyLPG).
 
-Departs from the paper: see thinwire.server.asylpg and thinwire.compressors.sparse_precision.
+Departs from the paper: `around`. With `accelerated`, the first gradient of each worker in an epoch is at the snapshot
+y, where it computed its part of the full gradient; algorithm 3 takes it at x = theta z + (1 - theta) y. Pushes on
+their way when an epoch ends are dropped; the paper does not say. See also thinwire.compressors.sparse_precision.
 """
 
 from __future__ import annotations

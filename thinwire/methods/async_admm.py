@@ -5,7 +5,7 @@ to those whose report was used. Each worker keeps three vectors; rank 0 keeps z 
 
     worker    u_i = u_i + rho (x_i - z)                                     when z comes
               x_i = argmin f_i(x) + u_i'x + rho/2 |x - z|^2
-    server    z = argmin l1 |z|_1 + sum_i rho/2 |w_i - z|^2                 when S have reported, and all whose last
+    server    z = argmin n l1 |z|_1 + sum_i rho/2 |w_i - z|^2               when S have reported, and all whose last
                                                                             report is tau - 1 rounds old
 
 With tau = 1 it is consensus ADMM. Rank 0 ends with z.
@@ -42,7 +42,7 @@ def async_admm(
         rho          weight of the pull towards z, and step size of the dual u
         least        S, the workers that must have reported before z changes
         tau          a report is used for at most tau rounds, its own among them; 1 waits for all
-        l1           weight of an L1 regulariser of z; 0 for none
+        l1           weight of an L1 regulariser of z, beside the mean of the workers' losses; 0 for none
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32

@@ -4,7 +4,7 @@ Sends w_i = x_i + u_i / rho to rank 0 once per round through `compressor`, and z
 optimizer steps. Each worker keeps three vectors; rank 0 keeps z and the latest w_i of everybody.
 
     x_i = argmin f_i(x) + u_i'x + rho/2 |x - z|^2
-    z   = argmin l1 |z|_1 + sum_i rho/2 |w_i - z|^2         the mean of the w_i, where l1 = 0
+    z   = argmin n l1 |z|_1 + sum_i rho/2 |w_i - z|^2         the mean of the w_i, where l1 = 0
     u_i = u_i + rho (x_i - z)
 
 At the fixed point every worker is at the optimum of the sum of all losses, whatever rho is: where gradients are not
@@ -38,7 +38,7 @@ def consensus_admm(
     """ADMM with a server that waits for all.
 
         rho          weight of the pull towards z, and step size of the dual u
-        l1           weight of an L1 regulariser of z; 0 for none
+        l1           weight of an L1 regulariser of z, beside the mean of the workers' losses; 0 for none
         every        optimizer steps in one round: what stands for the argmin
         compressor   what the change of w_i goes through on its way up: an id such as "qsgd:bits=4", or a Compressor
                      of thinwire.compressors; "identity" sends w_i itself in float32

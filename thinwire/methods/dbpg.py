@@ -48,7 +48,8 @@ def dbpg(
         blocks        ranges that the model is cut into; a gradient is sent for one of them
         tau           iterations that a worker may be ahead of the last complete one; 0 waits for all
         curvature     the attribute of parameters that holds the diagonal of a Hessian; None for steps of eta
-        kkt           elements of w that are zero are not sent where |g| is at most this; a little less than l1
+        kkt           elements of w that are zero are not sent where a worker's own |g| is at most this, below l1;
+                      some that are not zero at the optimum may then stay zero
         skip          the chance of an element not to be sent
         significant   answers leave out what has moved by at most significant / (t + 1)
         cache_keys    whether keys that were sent before are sent as a checksum

@@ -10,7 +10,7 @@ Reference: Ho, Cipar, Cui, et al., "More effective distributed ML via a stale sy
 NeurIPS 2013; the rule is in `thinwire/server/ssp.py`.
 
 Departs from the paper: servers train too, unless `servers` are set apart. A worker's own updates on top of a
-snapshot are plain steps of gradient descent.
+snapshot are plain steps of gradient descent, with the weight that they will have in the mean of the step.
 """
 
 from __future__ import annotations

@@ -39,16 +39,18 @@ def settled(method: Method, items: Sequence[Item], grads: Mapping[str, Tensor] |
     if adapt is None:
         return Settled(method, "is forecast to send every upload" if skips(method) else "")
     if grads is None:
-        return Settled(
-            method, f"is forecast with {adapt.uniform.id} for all tensors: what it chooses needs gradients"
-        )
+        note = f"is forecast with {adapt.uniform.id} for all tensors: what it chooses needs gradients"
+        return Settled(_with_choice(method, adapt, {}), note)
     names = [
         item.name for parcel in plan_of(method, items, None, ()).parcels if parcel.compressed for item in parcel.items
     ]
     chosen, size = _choice(adapt, {item.name: item for item in items}, names, grads, company)
-    exchange = adapt.chosen(method.exchange, chosen)
     note = f"is forecast with what one step's gradients choose: {size:.2f} of the bytes of {adapt.uniform.id} for all"
-    return Settled(replace(method, exchange=exchange, sync=replace(method.sync, adapt=None)), note)
+    return Settled(_with_choice(method, adapt, chosen), note)
+
+
+def _with_choice(method: Method, adapt: Adapt, choice: Mapping[str, int]) -> Method:
+    return replace(method, exchange=adapt.chosen(method.exchange, choice), sync=replace(method.sync, adapt=None))
 
 
 @torch.no_grad()

@@ -1,11 +1,12 @@
 """Consensus ADMM: workers minimise alone, and are pulled to a model that the server makes of what they report.
 
-With f_i the loss on the data of worker i, u_i its dual, z_i the last model that it was sent, and n workers:
+With f_i the loss on the data of worker i, u_i its dual, z_i the last model that it was sent, and n workers, it
+minimises (1/n) sum_i f_i(x) + l1 |x|_1, which is sum_i f_i(x) + n l1 |x|_1:
 
     worker    x_i = argmin f_i(x) + u_i'x + rho/2 |x - z_i|^2                   by local steps on f_i
               sends w_i = x_i + u_i / rho
-    server    z = argmin l1 |z|_1 + sum_i rho/2 |w_i - z|^2 + gamma/2 |z - z_old|^2
-                = soft((rho sum_i w_i + gamma z_old) / weight, l1 / weight),    weight = n rho + gamma
+    server    z = argmin n l1 |z|_1 + sum_i rho/2 |w_i - z|^2 + gamma/2 |z - z_old|^2
+                = soft((rho sum_i w_i + gamma z_old) / weight, n l1 / weight),    weight = n rho + gamma
 
 with the latest w_i of everybody. The server goes on when `least` workers have reported and nobody else's report is
 older than tau - 1 rounds (`Sync(staleness=tau - 1)`); it answers those who have reported, and the others work on. The
@@ -24,7 +25,8 @@ consensus optimization", ICML 2014. Chang, Hong, Liao, Wang, "Asynchronous distr
 optimization - part I: algorithm and convergence analysis", IEEE Transactions on Signal Processing 2016, arXiv
 1509.02597.
 
-Departs from the papers: w_i is sent in place of x_i and u_i, since the server needs no more.
+Departs from the papers: w_i is sent in place of x_i and u_i, since the server needs no more. Their l1 weighs against
+the sum of the f_i; ours weighs against the mean, as it does in `spy` and `dbpg`, and so is theirs divided by n.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class ConsensusAdmm(Rule):
         if reports.enough(book, self.least):
             weight = book.workers * self.rho + self.gamma
             z = (self.rho * reports.total() + self.gamma * book.x) / weight
-            reports.close(soft(z, self.l1 / weight) if self.l1 else z, book)
+            reports.close(soft(z, book.workers * self.l1 / weight) if self.l1 else z, book)
 
     def worker(self, x: Tensor, workers: int) -> State:
         """The dual, z as it came last, and w_i as the server has it."""

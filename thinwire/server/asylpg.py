@@ -24,7 +24,8 @@ Reference: Yu, Wu, Huang, "Double quantization for communication-efficient distr
 arXiv 1805.10111, algorithms 1 and 3. De Sa, Leszczynski, Zhang, et al., "High-accuracy low-precision training", 2018,
 arXiv 1803.03383, for quantising around the snapshot.
 
-Departs from the paper: `around`. Pushes on their way when an epoch ends are dropped; the paper does not say.
+Departs from the paper: `around`. With `accelerated`, a worker's first gradient of an epoch is at y, where it is, and
+not at x = theta z + (1 - theta) y. Pushes on their way when an epoch ends are dropped; the paper does not say.
 """
 
 from __future__ import annotations

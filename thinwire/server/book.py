@@ -136,10 +136,10 @@ class Book:
         """Let a worker push, not before that time."""
         self.grants[rank] = when
 
-    def descend(self, x: Tensor, push: Push) -> None:
-        """A plain step of gradient descent on a copy."""
+    def descend(self, x: Tensor, push: Push, weight: float) -> None:
+        """A plain step of gradient descent on a copy, with a gradient that counts `weight` times."""
         for p, start in self._views:
-            lr = self._stepper.rate(push.lrs[self._group[start]])
+            lr = weight * self._stepper.rate(push.lrs[self._group[start]])
             x[start : start + p.numel()].sub_(push.gradient[start : start + p.numel()], alpha=lr)
 
     def lr(self, push: Push) -> Tensor:

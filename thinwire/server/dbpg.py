@@ -9,12 +9,13 @@ With R_t the block of iteration t, one of `blocks` ranges of the model that all 
 eta is the learning rate. A worker begins iteration t when all before t - tau are complete (`Sync(staleness=tau)`), so
 that at most tau + 1 are under way. With h = 1 it converges where eta <= 1 / ((1 + tau) L + eps). Filters:
 
-    kkt           an element is not sent where w = 0 and |g_i| <= kkt, since w would stay zero
+    kkt           an element is not sent where w = 0 and |g_i| <= kkt: if all workers' are so small, w stays zero
     skip          an element is not sent with this probability; those that are sent are divided by 1 - skip
     significant   a worker is sent an element of w only if it has moved by more than significant / (t + 1)
     cache_keys    a list of keys that was sent before is sent as its checksum
 
-An element of R_t that nobody has sent stays as it is. With kkt, skip and significant at 0 nothing is filtered.
+An element of R_t that nobody has sent stays as it is. With kkt, skip and significant at 0 nothing is filtered. kkt is
+not exact: g counts what some workers have not sent as zero, so that w may stay zero where |mean of all g_i| > l1.
 
 References: Li, Andersen, Park, et al., "Scaling distributed machine learning with the parameter server", OSDI 2014,
 algorithm 3. Li, Andersen, Smola, Yu, "Communication efficient distributed machine learning with the parameter

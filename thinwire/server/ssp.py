@@ -5,13 +5,15 @@ reads holds all updates of steps before c - s, and its own.
 
     reads="latest"      the model as it is, with whatever has arrived
     reads="snapshot"    exactly the updates of all completed steps, in the order of steps and ranks, and the worker's
-                        own; with s = 0 these are the iterates of bulk-synchronous SGD
+                        own; with s = 0 these are the iterates of bulk-synchronous SGD. An update has one weight,
+                        wherever it is seen: lr / n, with n the workers whose gradients the step is the mean of
     cache=True          a worker is sent no model while the one that it has is new enough, and steps on that itself
 
 Reference: Ho, Cipar, Cui, et al., "More effective distributed ML via a stale synchronous parallel parameter server",
 NeurIPS 2013.
 
-Departs from the paper: a worker's own updates on top of a snapshot are plain steps of gradient descent.
+Departs from the paper: a worker's own updates on top of a snapshot are plain steps of gradient descent, whatever the
+optimizer. Where another worker's gradient of the same step then turns out not to be finite, the mean is over fewer.
 """
 
 from __future__ import annotations
@@ -95,5 +97,12 @@ class Ssp(Rule):
             return None
         x = book.x.clone()
         for push in own:
-            book.descend(x, push)
+            book.descend(x, push, 1 / self._sharers(push.clock, book))
         return x
+
+    def _sharers(self, clock: int, book: Book) -> int:
+        """How many gradients a step that is not complete is the mean of: those that are here, and those to come."""
+        held: _Held = book.state
+        here = sum(push.clock == clock for push in held.pending)
+        to_come = book.alive | book.paused | book.away
+        return here + sum(book.clocks[rank] <= clock for rank in to_come)

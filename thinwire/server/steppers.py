@@ -98,8 +98,8 @@ class Outer(Stepper):
         return scale
 
     def rate(self, lr: float) -> float:
-        """A worker that has gone a way is at its end."""
-        return 1.0
+        """That of the outer step, which the worker's has no part in."""
+        return self._outer.rate
 
 
 @final

@@ -43,6 +43,11 @@ class OuterStep(Config, ABC):
         """Rounds after which its momentum has settled: five times as many as it remembers; 0 without momentum."""
         return 0
 
+    @property
+    def rate(self) -> float:
+        """The factor of d in a plain step, without momentum: what a worker sees of its own way before all have it."""
+        return 1.0
+
     @abstractmethod
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Made for one group of anchors per parameter group; "inner_lr" of each is the learning rate of the ranks."""

@@ -39,6 +39,11 @@ class Sgd(OuterStep):
         """Of Nesterov's momentum."""
         return settling(self.momentum)
 
+    @property
+    def rate(self) -> float:
+        """As given."""
+        return self.lr
+
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Torch's own."""
         return SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov and self.momentum > 0)
@@ -99,6 +104,11 @@ class SlowMomentum(OuterStep):
     def momentum_rounds(self) -> int:
         """Of the slow momentum."""
         return settling(self.beta)
+
+    @property
+    def rate(self) -> float:
+        """Alpha, whatever gamma is."""
+        return self.alpha
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """One that is written here."""

@@ -54,7 +54,8 @@ class Adapted(Schedule):
         self._buckets = [bucket for bucket in loop.buckets if bucket.compressed]
         self._names = [name for bucket in self._buckets for name in bucket.layout.names]
         self._decides = loop.runner.comm.rank == 0
-        loop.kept = {"choices": 0, "choice": dict.fromkeys(self._names, 0)}
+        loop.kept = {"choices": 0}
+        self._take(dict.fromkeys(self._names, 0))
         if self._decides:
             for bucket in self._buckets:
                 bucket.extra["seen"] = torch.zeros_like(bucket.flat)
