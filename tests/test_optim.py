@@ -176,6 +176,10 @@ def test_what_cannot_be_joined_is_refused() -> None:
     model, x, y = problem()
     stepped = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train(model, stepped, x, y, 1)
-    for parts, told in (((), "takes optimizers"), ((model,), "takes optimizers"), ((stepped,), "has stepped")):
+    for parts, told in (
+        ((), "takes optimizers"),
+        ((model,), "takes optimizers"),
+        ((stepped, stepped), "more than one"),
+    ):
         with pytest.raises(ValueError, match=told):
             Joined(*parts)

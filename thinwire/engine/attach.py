@@ -12,17 +12,16 @@ from torch.optim import Optimizer
 from thinwire.core.method import Method
 from thinwire.engine.hooks import by_hooks
 from thinwire.engine.misuse import (
-    check_free,
     check_initialised,
     check_method_type,
     check_model,
-    check_optimizer,
     group_of,
     refuse_wrapped_later,
     refuse_wrapper,
     tuple_of,
 )
 from thinwire.engine.needs import refuse_compiled
+from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.parameters import trained
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
@@ -31,7 +30,7 @@ from thinwire.engine.wire import Wire
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     method: Method,
     *,
     process_group: dist.ProcessGroup | None = None,
@@ -45,7 +44,8 @@ def attach(
     """Exchange the gradients of `model` with `method` from here on; every rank calls it with the same arguments.
 
     Parameters and buffers become those of rank 0. Each backward pass exchanges what it computed and leaves the
-    result in `p.grad`, so that clipping, a GradScaler and `optimizer.step` see it. Tensors below `min_size` elements
+    result in `p.grad`, so that clipping, a GradScaler and `optimizer.step` see it. Where several optimizers share the
+    model, give all of them in a list, and go on stepping each. Tensors below `min_size` elements
     (by default 10,000, or 0 for methods that keep no magnitudes) and tensors whose names match a pattern in `exclude`
     travel uncompressed.
     A rank that does not answer for `timeout` seconds is an error; one that has died is noticed at once.
@@ -60,16 +60,16 @@ def attach(
     """
     check_method_type(method, "tw.attach(model, optimizer, {})")
     check_model(model)
-    check_optimizer(optimizer)
+    single = followed(optimizer, method)
     check_policy(on_nonfinite)
     check_initialised()
-    check_free(optimizer)
+    check_free(single)
     group = group_of(process_group)
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
-    members = trained(model, optimizer)
+    members = trained(model, single)
     if method.overlap.into_forward is not None:
         refuse_compiled(model)
-    wire = Wire(model, optimizer, members, method, group, settings, partial(by_hooks, model))
+    wire = Wire(model, single, members, method, group, settings, partial(by_hooks, model))
     wire._hold(refuse_wrapper(model))
-    wire._hold(refuse_wrapped_later(model, optimizer, members))
+    wire._hold(refuse_wrapped_later(model, single, members))
     return wire

@@ -27,13 +27,11 @@ from thinwire.engine.hooks import HookDriver
 from thinwire.engine.loop import Loop
 from thinwire.engine.misuse import (
     check_ddp,
-    check_free,
     check_method_type,
     check_no_hook,
-    check_optimizer,
-    check_same_model,
     tuple_of,
 )
+from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.parameters import exchanged_by_ddp
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings
@@ -48,7 +46,7 @@ WITHOUT_DDP = "tw.attach(model.module, optimizer, method), and call model.module
 def ddp_hook(
     method: Method,
     model: DistributedDataParallel,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     min_size: int | None = None,
     exclude: Sequence[str] = (),
@@ -59,8 +57,9 @@ def ddp_hook(
     """The handle and the hook for `model.register_comm_hook`; every rank calls it with the same arguments.
 
     The handle does what that of `attach` does. After its `detach` the hook computes a plain mean, because DDP keeps
-    a hook for ever. With the optimizer, residuals follow its learning rates, and steps whose gradients are not finite
-    are left out; without it, the learning rate counts as constant, and a NaN reaches the optimizer.
+    a hook for ever. With the optimizer, or a list of those that share the model, residuals follow learning rates, and
+    steps whose gradients are not finite are left out; without it, the learning rate counts as constant, and a NaN
+    reaches the optimizer.
     """
     check_method_type(method, "tw.ddp_hook({}, model)")
     check_ddp(model)
@@ -70,24 +69,25 @@ def ddp_hook(
 
 
 def wire_and_hook(
-    method: Method, model: DistributedDataParallel, optimizer: Optimizer | None, settings: Settings
+    method: Method,
+    model: DistributedDataParallel,
+    optimizer: Optimizer | Sequence[Optimizer] | None,
+    settings: Settings,
 ) -> tuple[Wire, Hook]:
     """As `ddp_hook`, also for a model whose hook hands over to those of several wires, one after the other."""
-    _check_signal(method, optimizer)
-    if optimizer is not None:
-        check_optimizer(optimizer)
-        check_free(optimizer)
+    single = None if optimizer is None else followed(optimizer, method)
+    _check_signal(method, single)
+    if single is not None:
+        check_free(single)
     check_policy(settings.on_nonfinite)
-    members = exchanged_by_ddp(model, optimizer)
-    if optimizer is not None:
-        check_same_model(optimizer, members)
+    members = exchanged_by_ddp(model, single)
 
     def make(loop: Loop, transport: ProcessTransport) -> HookDriver:
         return DdpDriver(loop, transport, model)
 
     block = "`with model.no_sync():`"
     group = model.process_group
-    return Wire(model.module, optimizer, members, method, group, settings, make, equal=True, block=block), _hook
+    return Wire(model.module, single, members, method, group, settings, make, equal=True, block=block), _hook
 
 
 def _check_signal(method: Method, optimizer: Optimizer | None) -> None:
@@ -168,6 +168,7 @@ class DdpDriver(HookDriver):
         buffer = full.buffer()
         if not self._open:
             return self._plain_mean(buffer)
+        self.end_step()
         done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._waiting.append((done, buffer))
         self._run(self._take(full))

@@ -85,7 +85,8 @@ class Filling:
         told = self._warned or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
         if self.since_step and not loop.stepping and not told:
             self._warned = True
-            warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
+            if not loop.elsewhere():  # which has its own warning
+                warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
 
     def fill(self, place: Place, grad: Tensor) -> Tensor:
         """Take one gradient; returns its place in the buffer."""

@@ -27,7 +27,8 @@ from thinwire.core.method import Method
 from thinwire.engine.handshake import describe
 from thinwire.engine.hooks import by_hooks
 from thinwire.engine.inside import Inside
-from thinwire.engine.misuse import check_free, check_initialised, check_method_type, check_optimizer, tuple_of
+from thinwire.engine.misuse import check_initialised, check_method_type, tuple_of
+from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.settings import Settings
 from thinwire.engine.sharded import Sharded
 from thinwire.engine.sharding import check_carried, check_sharded, ranks_of, replica_group, sharded
@@ -44,7 +45,7 @@ _wired: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictio
 
 def fsdp(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     method: Method,
     *,
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
@@ -74,12 +75,12 @@ def fsdp(
         check_reduce_scatter(inside)
     check_method_type(method, "tw.fsdp(model, optimizer, {})")
     check_sharded(model)
-    check_optimizer(optimizer)
+    single = followed(optimizer, method)
     check_policy(on_nonfinite)
     check_initialised()
-    check_free(optimizer)
+    check_free(single)
     check_carried(method)
-    members = sharded(model, optimizer)
+    members = sharded(model, single)
     if any(id(one.parameter) in _wired for one in members):
         raise ValueError("this model is attached already; write wire.switch(method), or wire.detach() first")
     ranks = ranks_of(members)
@@ -92,11 +93,11 @@ def fsdp(
         "settings": settings,
     }
     _check_alike(share.gather({name: str(value) for name, value in mine.items()}))
-    wire = Wire(model, optimizer, members, method, group, settings, partial(by_hooks, model), share=share)
+    wire = Wire(model, single, members, method, group, settings, partial(by_hooks, model), share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
         try:
-            wire.inside = Inside(model, inside, optimizer, seed=seed)
+            wire.inside = Inside(model, inside, single, seed=seed)
         except BaseException:
             wire.detach()
             raise

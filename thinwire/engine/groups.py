@@ -8,6 +8,7 @@ wire that failed keeps its set, since messages may be left on it. Ranks agree on
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ class Lent:
 
 _free: defaultdict[int, list[Lent]] = defaultdict(list)
 _made: defaultdict[int, int] = defaultdict(int)  # the number of the next set, which is the same on all ranks
+ours: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # all that wires exchange in
 _parents: dict[int, dist.ProcessGroup] = {}  # kept alive, so that no other group gets the id of one
 
 
@@ -119,6 +121,8 @@ def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
         slot[ranks] = dist.new_group(
             members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
+        if isinstance(slot[ranks], dist.ProcessGroup):  # of other ranks torch has a number in its place
+            ours.add(slot[ranks])
         if not whole:
             raise_to(most)  # also on ranks that are not in it
     return slot

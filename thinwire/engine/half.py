@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 from torch import Tensor
 
+from thinwire.engine.optimizers import name_of_optimizer, parts_of
 from thinwire.engine.parameters import check_dense
 from thinwire.server.keys import Keyed
 from thinwire.server.steppers import Idle, Like, Outer, Stepper
@@ -147,7 +148,14 @@ def stepper_of(of: Signal, rule: Rule, like: Optimizer) -> Stepper:
     """Which optimizer a server has."""
     if isinstance(of, Delta):
         return Outer(of.outer)
-    return Like(like) if rule.steps else Idle()
+    if not rule.steps:
+        return Idle()
+    if len(parts_of(like)) > 1:
+        raise ValueError(
+            f"a server steps with one optimizer like the workers', and got {name_of_optimizer(like)}; write one of "
+            "torch's for the whole model, or a method without a server"
+        )
+    return Like(like)
 
 
 def _flat(parts: list[Tensor]) -> Tensor:

@@ -25,7 +25,10 @@ from thinwire.engine.loading import Loading
 from thinwire.engine.local import gradient
 from thinwire.engine.needs import Needs
 from thinwire.engine.schedules.choose import schedule as schedule_of
+from thinwire.engine.stepping import Steps
 from thinwire.engine.underway import Hidden
+from thinwire.optim.joined import Joined
+from thinwire.optim.step_hooks import on_step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,10 +60,13 @@ class HookDriver(Driver):
         self._blocking = run
         self._loading: Loading | None = None  # where a model that is loaded after attach would be lost
         self._hooks: list[Removable] = []
+        self.steps: Steps | None = None  # of the optimizer, where it is known
         if loop.optimizer is not None:
+            self.steps = Steps(loop.optimizer, loop.trained)  # its hooks come before those that take gradients
+            loop.elsewhere = self.steps.elsewhere
             self._hooks = [
-                loop.optimizer.register_step_pre_hook(torch.compiler.disable(self._step_begins)),
-                loop.optimizer.register_step_post_hook(torch.compiler.disable(self._step_ends)),
+                self.steps,
+                *on_step(loop.optimizer, self._step_begins, self._step_ends),
             ]
 
     def check_switch(self, method: Method) -> None:
@@ -79,7 +85,14 @@ class HookDriver(Driver):
         """Let the schedule take up what was saved, with the model that it keeps."""
         if self._loading is not None:
             self._loading.over()
+        if self.steps is not None:
+            self.steps.forget()
         super().load(saved, resized=resized)
+
+    def end_step(self) -> None:
+        """A backward pass begins: a step that only some of several optimizers have taken is over."""
+        if self.loop.stepping and isinstance(self.loop.optimizer, Joined):
+            self.loop.optimizer.finish()
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Let the schedule act, and wait here for what it waits for."""
@@ -202,6 +215,7 @@ class Hooks(HookDriver):
 
     def accumulated(self, p: Tensor, early: int | None) -> None:
         """Take a gradient, now or when this pass ends."""
+        self.end_step()
         if self.loop.quiet():
             return
         self._forget_failed_pass()

@@ -72,6 +72,7 @@ class Loop:
         self.deliver: Callable[[Place, Tensor], None] = _nowhere
         self.earlier: Callable[[Place], Tensor | None] = _none
         self.withdraw: Callable[[Place], None] = lambda place: None  # takes a gradient of this rank alone away
+        self.elsewhere: Callable[[], bool] = lambda: False  # whether something other than the optimizer steps
         self.hide: Callable[[], None] = lambda: None  # lets nobody see gradients that are under way
 
     def lay(self, plan: Plan) -> None:

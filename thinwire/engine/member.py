@@ -25,6 +25,7 @@ from thinwire.engine.schedules.quorum import Quorum
 from thinwire.engine.settings import Settings
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import Skipping
+from thinwire.engine.stepping import warn_without_round
 from thinwire.engine.telemetry import Telemetry
 from thinwire.engine.transport import blocking
 from thinwire.sync.delta import Delta
@@ -157,6 +158,7 @@ class Member:
     def detach(self) -> None:
         """Take part no longer; the others go on."""
         release(self)
+        warn_without_round(self.method, self._runner.round, self._driver.steps)
         self._refused.remove()
         unclaim(self._trained, self._optimizer)
         self._close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from thinwire.core.method import Method
 from thinwire.engine.local import is_sharded
+from thinwire.engine.optimizers import claim_optimizer, unclaim_optimizer
 from thinwire.engine.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from thinwire.engine.parameters import Trained
 
-_optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _parameters = WeakIdKeyDictionary()  # a tensor's == compares its elements, so that a WeakSet does not serve
 
 
@@ -67,21 +66,6 @@ def wrapper_in(model: nn.Module) -> str:
     return ""
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Refuse wrappers: when one hands its work to another, its own hooks are not called, or at other times."""
-    inner = getattr(optimizer, "optimizer", None)
-    if isinstance(inner, Optimizer):
-        raise ValueError(
-            f"{type(optimizer).__name__} is a wrapper around {type(inner).__name__}; "
-            "write optimizer.optimizer in its place"
-        )
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"thinwire takes a torch.optim.Optimizer; got {type(optimizer).__name__}: write "
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1) before it"
-        )
-
-
 def check_initialised() -> None:
     """Refuse to start without a process group."""
     if not dist.is_initialized():
@@ -113,12 +97,6 @@ def group_of(given: Any) -> dist.ProcessGroup:
     return group
 
 
-def check_free(optimizer: Optimizer) -> None:
-    """Refuse a second wire on one optimizer: its gradients would be exchanged twice."""
-    if optimizer in _optimizers:
-        raise ValueError("this optimizer is attached already; write wire.switch(method), or wire.detach() first")
-
-
 def check_unclaimed(members: Iterable[Trained]) -> None:
     """Refuse a second wire on one parameter, whichever optimizers the two have."""
     for p, item in members:
@@ -132,7 +110,7 @@ def check_unclaimed(members: Iterable[Trained]) -> None:
 def claim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
     """Remember what a wire exchanges."""
     if optimizer is not None:
-        _optimizers.add(optimizer)
+        claim_optimizer(optimizer)
     for p, _ in members:
         _parameters[p] = True
 
@@ -140,7 +118,7 @@ def claim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
 def unclaim(members: Iterable[Trained], optimizer: Optimizer | None) -> None:
     """Forget it, when the wire is closed."""
     if optimizer is not None:
-        _optimizers.discard(optimizer)
+        unclaim_optimizer(optimizer)
     for p, _ in members:
         _parameters.pop(p, None)
 
@@ -171,16 +149,6 @@ def check_no_hook(model: DistributedDataParallel) -> None:
         raise ValueError(
             "this DistributedDataParallel has a hook already, and keeps it for ever; write wire.switch(method), or "
             "model = DDP(model.module)"
-        )
-
-
-def check_same_model(optimizer: Optimizer, members: Sequence[Trained]) -> None:
-    """Refuse the optimizer of another model, whose steps would say nothing about this one."""
-    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in own for p, _ in members):
-        raise ValueError(
-            "the optimizer has no parameter that DDP exchanges; make it from model.parameters(), and write "
-            "tw.ddp_hook(method, model, optimizer)"
         )
 
 

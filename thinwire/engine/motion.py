@@ -14,10 +14,12 @@ import torch
 
 from thinwire.engine.local import local
 from thinwire.kernels.length import square_length
+from thinwire.optim.step_hooks import on_step
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
     from thinwire.core.method import Method
 
@@ -34,12 +36,9 @@ class Motion:
     def __init__(self, optimizer: Optimizer | None, depth: int) -> None:
         self.steps: deque[float] = deque(maxlen=depth)  # newest first
         self._before: list[tuple[Tensor, Tensor, float]] = []  # parameter, copy, learning rate
-        self._hooks = []
+        self._hooks: list[RemovableHandle] = []
         if optimizer is not None and depth:
-            self._hooks = [
-                optimizer.register_step_pre_hook(self._remember),
-                optimizer.register_step_post_hook(self._measure),
-            ]
+            self._hooks = on_step(optimizer, self._remember, self._measure)
 
     def restore(self, steps: Iterable[float]) -> None:
         """Take over the steps that another one measured."""

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from thinwire.core.compressor import DTYPES
 from thinwire.engine.local import is_sharded, local
+from thinwire.engine.optimizers import check_all_have_one
 from thinwire.engine.plan import Item
 
 COMPILED = "_orig_mod."  # what torch.compile puts before every name
@@ -40,11 +41,12 @@ def trained(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
         raise ValueError("no parameter of the optimizer requires a gradient; there is nothing to exchange")
     for p, item in found.values():
         check_parameter(p, item.name)
+    check_all_have_one(model, optimizer)
     return sorted(found.values(), key=lambda t: order[id(t.parameter)])
 
 
 def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None) -> list[Trained]:
-    """What DDP exchanges. A parameter that the optimizer does not have counts as one of its first group."""
+    """What DDP exchanges: every parameter that requires a gradient. The optimizer, if any, must have them all."""
     groups = [] if optimizer is None else optimizer.param_groups
     group_of = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
     ignored = getattr(model.module, "_ddp_params_and_buffers_to_ignore", ())
@@ -54,6 +56,13 @@ def exchanged_by_ddp(model: DistributedDataParallel, optimizer: Optimizer | None
             check_parameter(p, name)
             item = Item(name.replace(COMPILED, ""), tuple(p.shape), p.device, group_of.get(id(p), 0))
             found.append(Trained(p, item))
+    if optimizer is not None:
+        if not any(id(one.parameter) in group_of for one in found):
+            raise ValueError(
+                "the optimizer has no parameter that DDP exchanges; make it from model.parameters(), and write "
+                "tw.ddp_hook(method, model, optimizer)"
+            )
+        check_all_have_one(model.module, optimizer, ignored)
     return found
 
 

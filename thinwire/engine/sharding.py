@@ -14,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from thinwire.core.compressor import DTYPES
 from thinwire.core.signals import Grad
 from thinwire.engine.local import is_sharded, local
+from thinwire.engine.optimizers import check_all_have_one
 from thinwire.engine.parameters import COMPILED, Trained
 from thinwire.engine.plan import Item
 
@@ -104,6 +105,7 @@ def sharded(model: nn.Module, optimizer: Optimizer) -> list[Trained]:
                 )
     if not found:
         raise ValueError("no parameter of the optimizer requires a gradient; there is nothing to exchange")
+    check_all_have_one(model, optimizer)
     return found
 
 

@@ -16,6 +16,7 @@ import torch
 
 from thinwire.core.signals import Grad, Momentum, Signal
 from thinwire.engine.local import local
+from thinwire.engine.optimizers import name_of_optimizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +58,9 @@ class MomentumSource(Source):
     """The first moment of an Adam optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        if "betas" not in optimizer.defaults:
+        if not all("betas" in group for group in optimizer.param_groups):
             raise ValueError(
-                f"this method exchanges Adam's momentum, but {type(optimizer).__name__} has none; "
+                f"this method exchanges Adam's momentum, but {name_of_optimizer(optimizer)} has none; "
                 "write optimizer = thinwire.optim.OneBitAdam(model.parameters())"
             )
         self._optimizer = optimizer

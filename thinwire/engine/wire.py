@@ -31,6 +31,7 @@ from thinwire.engine.planner import resume, said
 from thinwire.engine.replicas import equalise, floating, synchronise
 from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
+from thinwire.engine.stepping import Traffic, warn_without_round
 from thinwire.engine.telemetry import stamp
 
 
@@ -84,6 +85,8 @@ class Wire:
             self._close(failed=True, why=f"it failed in attach: {error}")
             raise
         self._transport.watch.beating = False
+        if optimizer is not None:
+            self._hold(Traffic(optimizer, group))
         claim(members, optimizer)
 
     # What a training loop uses.
@@ -288,6 +291,7 @@ class Wire:
             if not failed:
                 self._share.forget_copies()
                 self._driver.run(self._driver.ends())
+                warn_without_round(self.method, self._runner.round, self._driver.steps)
         except BaseException as late:
             self._close(failed=True, why=f"it raised {type(late).__name__}: {late}")
             raise

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from thinwire.engine.ddp import wire_and_hook
 from thinwire.engine.hooks import Hooks
-from thinwire.engine.misuse import check_free
+from thinwire.engine.optimizers import check_free
 from thinwire.engine.parameters import trained
 from thinwire.engine.schedules.choose import schedule
 from thinwire.engine.settings import Settings

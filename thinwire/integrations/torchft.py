@@ -31,7 +31,8 @@ import torch.distributed as dist
 from thinwire.core.errors import PeerError
 from thinwire.engine.crew import Crew, Crews
 from thinwire.engine.member import Member, check_membership
-from thinwire.engine.misuse import check_free, check_method_type, check_model, check_optimizer, tuple_of
+from thinwire.engine.misuse import check_method_type, check_model, tuple_of
+from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def manager(
 
 def outer(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     method: Method,
     *,
     manager: Any,
@@ -122,13 +123,13 @@ def outer(
     """
     check_method_type(method, "torchft.outer(model, optimizer, {}, manager=manager)")
     check_model(model)
-    check_optimizer(optimizer)
-    check_free(optimizer)
+    single = followed(optimizer, method)
+    check_free(single)
     check_membership(method)
     lanes = max((method.lanes(p.device.type) for p in model.parameters() if p.requires_grad), default=1)
     crews = Managed(manager, lanes, timeout)
     settings = Settings(min_size, tuple_of(exclude), seed)
-    return Member(model, optimizer, method, crews, settings)
+    return Member(model, single, method, crews, settings)
 
 
 @final
