@@ -10,6 +10,7 @@ from nets import MUON
 from torch import Tensor
 
 from thinwire.optim import Joined, OneBitAdam
+from thinwire.optim.step_hooks import on_step
 
 
 def problem(seed: int = 0) -> tuple[torch.nn.Sequential, Tensor, Tensor]:
@@ -183,3 +184,19 @@ def test_what_cannot_be_joined_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             Joined(*parts)
+
+
+def test_a_step_that_only_makes_a_state_is_no_step_to_what_is_hooked() -> None:
+    """As `get_optimizer_state_dict` takes it with each part; a step without a learning rate counts all the same."""
+    params = [torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    both = Joined(*(torch.optim.AdamW([p], lr=0.0) for p in params))
+    steps: list[str] = []
+    on_step(both, lambda *_: steps.append("begins"), lambda *_: steps.append("ends"))
+    for part, p in zip(both.parts, params, strict=True):
+        p.grad = torch.zeros_like(p)
+        part.step()
+        assert part.state
+    assert steps == []
+    for part in both.parts:
+        part.step()
+    assert steps == ["begins", "ends"]

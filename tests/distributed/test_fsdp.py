@@ -11,6 +11,7 @@ import torch.distributed as dist
 from fsdp_cases import BOTH, LONG, OUTER, world
 from fsdp_fresh import fresh
 from fsdp_hooked import hooked
+from fsdp_titan import titan
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
@@ -44,7 +45,7 @@ SENTENCES = {
 
 
 def here(folder: str) -> dict[str, Any]:
-    return {**world(folder, long=LONG), "fresh": fresh(), "hooked": hooked()}
+    return {**world(folder, long=LONG), "fresh": fresh(), "hooked": hooked(), "titan": titan()}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,11 @@ def test_no_shard_takes_a_step_that_another_leaves_out(ranks: list[dict[str, Any
 def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:
     for one in ranks:
         assert all(distance < NEAR for distance in one["outer"].values()), one["outer"]
+
+
+def test_training_goes_on_from_a_checkpoint_that_is_read_after_fsdp(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        assert all(distance < NEAR for distance in one["titan"]["loaded"].values()), one["titan"]
 
 
 def test_what_changes_after_validation_is_seen(ranks: list[dict[str, Any]]) -> None:

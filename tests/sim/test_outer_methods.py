@@ -121,9 +121,9 @@ def test_each_fragment_is_exchanged_once_in_a_period_and_a_round_sends_its_share
     for step in range(1, 13):
         assert same[step].tolist() == [step % 4 == 2, step % 4 == 0] * 2, step
     whole = 4 * 8 * 8 * 4  # a ring of two sends as much as the model has; ranks also agree on a few bytes
-    assert done.stats[0]["bytes_sent"] == pytest.approx(3 * whole, abs=6 * 20)
+    assert done.stats[0]["bytes_sent"] == pytest.approx(3 * whole, abs=6 * 20 + 16)
     sent = [0, *(layers(steps, streaming())[1].stats[0]["bytes_sent"] for steps in range(1, 6))]
-    assert [b - a for a, b in pairwise(sent)] == pytest.approx([0, whole / 2, 0, whole / 2, 0], abs=20)
+    assert [b - a for a, b in pairwise(sent)] == pytest.approx([0, whole / 2, 0, whole / 2, 0], abs=36)
 
 
 def test_with_alpha_one_ranks_are_left_alone() -> None:

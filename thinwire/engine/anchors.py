@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from thinwire.engine.parameters import Trained
     from thinwire.sync.outer import OuterStep
 
+DIGESTS = 2**63 - 1
+
 
 @final
 class Anchors:
@@ -70,6 +72,19 @@ class Anchors:
         for d, start, one in zip(bucket.views, bucket.cut(anchor), members, strict=True):
             kernels.select(d).difference(start, d, one.local, again=start)
             torch.autograd.graph.increment_version(one.local)  # autograd has not seen it change
+
+    @property
+    def left(self) -> bool:
+        """Whether the parameters are elsewhere."""
+        return any(
+            not one.local.detach().to(view.device, view.dtype).equal(view)
+            for bucket, members in zip(self._loop.buckets, self._loop.members, strict=True)
+            for view, one in zip(bucket.cut(bucket.extra["anchor"]), members, strict=True)
+        )
+
+    def digest(self) -> int:
+        """A number that tells the anchors from others."""
+        return sum(digest(bucket.extra["anchor"]) for bucket in self._loop.buckets) % DIGESTS
 
     def step(self, buckets: Sequence[Bucket]) -> None:
         """Move the anchors of these buckets by the pseudo-gradients that lie in their buffers."""
@@ -123,6 +138,11 @@ class Anchors:
                 groups.setdefault(item.group, []).append(p)
         self._groups = sorted(groups)
         self._optimizer = self._stepper.optimizer([groups[number] for number in self._groups])
+
+
+def digest(x: Tensor) -> int:
+    """A number that tells a float32 vector from others: the sum of its bits, which others hardly ever have."""
+    return int(x.view(torch.int32).sum(dtype=torch.int64)) % DIGESTS
 
 
 def _plain(view: Tensor, parameter: Tensor) -> bool:

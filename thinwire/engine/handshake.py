@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import torch
+
 from thinwire.core.comm import to_bytes, to_tensor
 
 if TYPE_CHECKING:
@@ -34,6 +36,15 @@ async def in_common(comm: Comm, names: list[str]) -> list[str]:
     """The names that every rank has, in one order."""
     said = await comm.all_gather(to_tensor(json.dumps(names).encode()))
     return sorted(set.intersection(*(set(json.loads(to_bytes(one))) for one in said)))
+
+
+async def differing(comm: Comm, mine: int) -> str:
+    """Empty if all ranks give the same number of 63 bits, else which ranks have which."""
+    most, least = (await comm.all_reduce(torch.tensor([mine, -mine]), "max")).tolist()
+    if most == -least:
+        return ""
+    everybody = await comm.all_gather(to_tensor(mine.to_bytes(8, "little")))
+    return describe([to_bytes(said)[::-1].hex() for said in everybody])
 
 
 def describe(values: list[str]) -> str:

@@ -21,7 +21,6 @@ from torch.optim import LBFGS
 
 from thinwire.engine.accumulated import move_last, when_accumulated
 from thinwire.engine.driver import Driver
-from thinwire.engine.loading import Loading
 from thinwire.engine.local import gradient
 from thinwire.engine.needs import Needs
 from thinwire.engine.schedules.choose import schedule as schedule_of
@@ -58,7 +57,6 @@ class HookDriver(Driver):
     def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         super().__init__(loop, schedule)
         self._blocking = run
-        self._loading: Loading | None = None  # where a model that is loaded after attach would be lost
         self._hooks: list[Removable] = []
         self.steps: Steps | None = None  # of the optimizer, where it is known
         if loop.optimizer is not None:
@@ -83,8 +81,6 @@ class HookDriver(Driver):
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Let the schedule take up what was saved, with the model that it keeps."""
-        if self._loading is not None:
-            self._loading.over()
         if self.steps is not None:
             self.steps.forget()
         super().load(saved, resized=resized)
@@ -110,8 +106,6 @@ class HookDriver(Driver):
         """
         if self.loop.piecemeal:
             return None
-        if self._loading is not None:
-            self._loading.check()
         closure = next(iter([*args[1:], *kwargs.values()]), None)
         method = self.loop.method
         together = not method.sync.of.models and not method.exchange.served  # all ranks take one step
@@ -181,9 +175,6 @@ class Hooks(HookDriver):
         if schedule.hears_gradients:
             told = weakref.WeakMethod(self.accumulated)
             self._hooks += [when_accumulated(place.one.parameter, told) for place in loop.filling.places]
-        if schedule.kept_model and model is not None:
-            self._loading = Loading(model, [p for p, _ in loop.trained], schedule.kept_model)
-            self._hooks.append(self._loading)
         self._needs: Needs | None = None
         if schedule.into_forward:
             assert model is not None, "only attach lets results arrive in the forward pass"

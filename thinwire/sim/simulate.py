@@ -124,6 +124,8 @@ def simulate(
     clock = VirtualClock(workers, network, stragglers, seed)
     setting = Setting(problem, method, min_size, seed)
     everybody = [Worker(clock, rank, setting) for rank in range(workers)]
+    for worker in everybody[1:]:  # as `attach` does it, since a task may draw its weights
+        worker.model.load_state_dict(everybody[0].model.state_dict())
     moments: list[Moment] = []
     ended: list[float] = []  # when each worker had; one that is to die later does so without counting
 

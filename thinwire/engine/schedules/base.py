@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from thinwire.engine.checkpoint import Restored
     from thinwire.engine.loop import Loop
 
+CHANGED = (
+    "the parameters have changed since {call}, and {kept} is still what that found; load the model before it, or "
+    "write wire.load_state_dict(state) after it"
+)
+
 
 class Schedule(ABC):
     """Base class. A schedule is made for one loop, and reads the method's numbers from it."""
@@ -24,7 +29,6 @@ class Schedule(ABC):
     )
 
     into_forward = False  # whether steps are taken in the forward pass after them
-    kept_model = ""  # what holds the model of `begin`, if training goes on from that whatever the parameters are
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

@@ -35,12 +35,17 @@ class Models(Schedule):
         super().__init__(loop)
         self._exchange, self._every = loop.method.exchange, loop.method.sync.every
         self.hears_gradients = self._exchange.before_step
+        self._fresh = True  # no step has been taken since `begin`
         loop.extra("model", "before")
         loop.kept = {"local": 0}
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Start what both ends of an edge remember at the common model."""
+        """Start what both ends of an edge remember at the common model, now and when the first step begins.
+
+        Until then a checkpoint may be read into the parameters.
+        """
+        self._fresh = True
         for bucket in self.loop.gather():
             for chunk in bucket.chunks:
                 bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
@@ -55,6 +60,8 @@ class Models(Schedule):
                 if pulls and loop.kept["local"]:
                     await self._exchange_models(rounds)  # ranks take turns, and the next may wait for this one
                 continue
+            self._begin_again()
+            self._fresh = False
             if isinstance(event, StepBegins):
                 loop.skipping.look()
             if early:
@@ -80,6 +87,7 @@ class Models(Schedule):
                 f"{local} steps into a round of {self._every}, in which ranks take turns, there is no common state; "
                 f"save after a multiple of {self._every} steps"
             )
+        self._begin_again()
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
             bucket.extra["model"].copy_(model)  # the bucket itself may be under way
         return await super().save()
@@ -88,6 +96,7 @@ class Models(Schedule):
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on from this rank's model; on another number of ranks, from the mean of all, with new memories."""
         self.loop.kept["local"] = 0 if resized else int(saved.get("local", 0))
+        self._fresh = False
         for bucket in self.loop.buckets:
             bucket.flat.copy_(bucket.extra["model"])
         self.loop.take()
@@ -96,6 +105,11 @@ class Models(Schedule):
                 for chunk in bucket.chunks:
                     for tensor in chunk.state.values():
                         tensor.zero_()
+            self.begin()
+
+    def _begin_again(self) -> None:
+        """Start from the parameters as they are, if no step has been taken yet."""
+        if self._fresh:
             self.begin()
 
     @torch.no_grad()

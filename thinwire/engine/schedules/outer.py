@@ -28,6 +28,7 @@ import torch
 from thinwire.engine import averages
 from thinwire.engine.anchors import Anchors
 from thinwire.engine.events import Ends, StepBegins, StepEnds
+from thinwire.engine.handshake import differing
 from thinwire.engine.schedules.base import Schedule
 from thinwire.sync.outer import Place, Seen
 
@@ -49,7 +50,6 @@ class Outer(Schedule):
     """`kept`: local steps; by fragment, in which step it is launched next, and in which what is under way is used."""
 
     looks_at_gradients = True
-    kept_model = "the anchor"
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
@@ -60,6 +60,7 @@ class Outer(Schedule):
         for bucket, members in zip(loop.buckets, loop.members, strict=True):
             self._fragments[bucket.fragment].append((bucket, members))
         self._rounds: dict[int, list[Round]] = {}  # under way, by fragment
+        self.fresh = True  # no step has been taken since `begin`
         self.weight = 1.0  # of this rank's way in the mean
         self.anchors = Anchors(loop, of.outer)
         loop.extra("anchor", *["sent"] * of.merge.needs_sent, on_cpu=of.on_cpu)
@@ -67,14 +68,18 @@ class Outer(Schedule):
 
     @torch.no_grad()
     def begin(self) -> None:
-        """The anchor is the common model."""
+        """The anchor is the common model.
+
+        It is taken again when the first step begins: until then a checkpoint may be read into the parameters, by
+        `load_state_dict` or by whatever else writes there, and training goes on from that.
+        """
         loop, of = self.loop, self._of
         for bucket in loop.gather():
             for chunk in bucket.chunks:
                 bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
         self.anchors.begin()
         first, count = of.period.first(loop.method.sync.every), of.fragments
-        self._rounds = {}
+        self._rounds, self.fresh = {}, True
         loop.kept = {
             "step": 0,
             "launched": 0,
@@ -87,9 +92,12 @@ class Outer(Schedule):
         """Count steps outside no_sync blocks; what is due is used, and what is due is launched."""
         loop = self.loop
         while True:
-            if isinstance(await loop.next(StepBegins, Ends), Ends):
+            event = await loop.next(StepBegins, Ends)
+            self._begin_again()
+            if isinstance(event, Ends):
                 await self._end()
                 continue
+            self.fresh = False
             loop.skipping.look()
             await loop.next(StepEnds)
             loop.kept["step"] += 1
@@ -114,6 +122,7 @@ class Outer(Schedule):
             if step != CLOSED and (step <= kept["step"] or number in due):
                 await self._use(number)
         if due:
+            await self._check_start()
             await self.launch(due)
         if not self._of.delay:
             for number in due:
@@ -125,10 +134,28 @@ class Outer(Schedule):
             if step != CLOSED:
                 await self._use(number)
         if self._of.period.at_end:
+            await self._check_start()
             for number in range(len(self._fragments)):
                 self._launch(number)
             for number in range(len(self._fragments)):
                 await self._use(number)
+
+    def _begin_again(self) -> None:
+        """Take the anchor from the parameters as they are, if no step has been taken yet."""
+        if self.fresh:
+            self.begin()
+
+    async def _check_start(self) -> None:
+        """Before the first round: ranks that set out from different models would never have one again."""
+        if self.loop.kept["launched"] or self._gossips:
+            return
+        digest = self.anchors.digest()
+        differ = await self.loop.transport.launch(lambda comm: differing(comm, digest))
+        if differ:
+            raise ValueError(
+                f"ranks set out from different models ({differ}): what was written into the parameters after attach "
+                "was not the same on all ranks; load the same checkpoint on every rank, or load it before attach"
+            )
 
     async def _ahead(self) -> int:
         """Steps to the next round, from what all ranks know."""
@@ -235,6 +262,7 @@ class Outer(Schedule):
 
     async def save(self) -> dict[str, Any]:
         """The model of this rank goes with its anchor; what is under way is waited for, and used when it is due."""
+        self._begin_again()
         for number in list(self._rounds):
             await self._arrived(number)
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
@@ -248,7 +276,7 @@ class Outer(Schedule):
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on from this rank's model; on another number of ranks, from the mean of all."""
-        loop, self._rounds = self.loop, {}
+        loop, self._rounds, self.fresh = self.loop, {}, False
         for name in list(loop.kept):
             value = saved[name]
             loop.kept[name] = list(value) if isinstance(value, list | tuple) else value
@@ -263,6 +291,7 @@ class Outer(Schedule):
 
     def anchor(self) -> dict[str, Tensor]:
         """A copy."""
+        self._begin_again()
         return self.anchors.model()
 
     def report(self) -> dict[str, float]:

@@ -28,7 +28,7 @@ from thinwire.core.errors import PeerError
 from thinwire.engine import hand_on, roll
 from thinwire.engine.events import StepBegins, StepEnds
 from thinwire.engine.pieces import assembled, covered, held, pieces, stored
-from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.base import CHANGED, Schedule
 from thinwire.engine.schedules.outer import Outer
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class Quorum(Schedule):
     """An outer loop among the crews of `crews`; `fields` must be the same on all ranks."""
 
     looks_at_gradients = True
-    kept_model = Outer.kept_model
 
     def __init__(self, loop: Loop, model: nn.Module, crews: Crews, fields: Mapping[str, int]) -> None:
         super().__init__(loop)
         self.outer = Outer(loop)
         self._model, self._crews, self._fields = model, crews, fields
         self._crew: Crew | None = None
+        self._fresh = True  # no step has been taken since `begin`
         self._lineage = ""
         self.samples = -1  # since the last round
         self._taken = self._again = self._healed = 0
@@ -92,6 +92,7 @@ class Quorum(Schedule):
     def begin(self) -> None:
         """The anchor is this rank's own model, until it has met others."""
         self.outer.begin()
+        self.outer.fresh, self._fresh = False, True  # others may have the same anchor before the first step
 
     async def run(self) -> None:
         """Count steps outside no_sync blocks, and take the rounds that are due."""
@@ -100,6 +101,9 @@ class Quorum(Schedule):
             await self._round()
         while True:
             await loop.next(StepBegins)
+            if self._fresh and self.outer.anchors.left:
+                raise ValueError(CHANGED.format(kept="the anchor", call="tw.integrations.torchft.outer"))
+            self._fresh = False
             loop.skipping.look()
             await loop.next(StepEnds)
             loop.kept["step"] += 1
@@ -124,7 +128,7 @@ class Quorum(Schedule):
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on from there; of the memories, with what still fits the crew. What others have is seen in a round."""
-        loop, own = self.loop, held(saved["tensors"])
+        loop, own, self._fresh = self.loop, held(saved["tensors"]), False
         self._take_over(saved)
         self.samples = saved["samples"]
         for piece in pieces(loop.runner.comm, loop.buckets):

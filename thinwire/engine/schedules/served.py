@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 
 from thinwire.core.types import Context, Key
+from thinwire.engine.anchors import digest
 from thinwire.engine.asking import Asking
 from thinwire.engine.checkpoint import Restored, agreed
 from thinwire.engine.events import Ends, Settle, StepBegins, StepEnds
 from thinwire.engine.half import Half, stepper_of, worker_half
-from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.base import CHANGED, Schedule
 from thinwire.engine.serving import Serving
 from thinwire.engine.shelf import ENTRY, Whole, checked, mean_memory, put_together, vector
 from thinwire.exchange.server import Server
@@ -44,11 +45,11 @@ class Served(Schedule):
     """The worker's half; `_server` is there on ranks that serve."""
 
     takes_closures = True
-    kept_model = "the servers' model"
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self._trains = False  # not before `begin`
+        self._start: int | None = None  # what tells the model of `begin` from others; None once a step has been taken
 
     def begin(self) -> None:
         """Start the server of this rank's shard, if it has one."""
@@ -61,6 +62,7 @@ class Served(Schedule):
         self._workers = exchange.workers(comm.size)
         self._trains = comm.rank < self._workers
         x, seed = loop.model(), loop.runner.seed
+        self._start = digest(x)
         self._does = worker_half(loop.method.sync.of, self._rule)
         self._half = Half(self._does, loop, self._shards, self._workers)
         self._local = 0  # steps since the last push
@@ -99,6 +101,9 @@ class Served(Schedule):
                     f"rank {loop.runner.comm.rank} only serves, and does not train; write `if wire.trains:` before "
                     "the training loop, and wire.detach() after it, which serves until all workers have ended"
                 )
+            if self._start not in (None, digest(loop.model())):
+                raise ValueError(CHANGED.format(kept="the servers' model", call="attach"))
+            self._start = None
             loop.skipping.look()
             if self._does.local_steps:
                 await self._step_locally()
@@ -119,7 +124,7 @@ class Served(Schedule):
 
     async def adopt(self, found: Restored) -> None:
         """Take up this rank's worker and server, or on another number of ranks what all servers had."""
-        runner, states = self.loop.runner, found.everybody
+        runner, states, self._start = self.loop.runner, found.everybody, None
         await agreed(runner, lambda: checked(states, self._layout))
         if not found.resized:
             self._resume(found.own[ENTRY])
