@@ -217,8 +217,102 @@ def sends() -> None:
         assert not [one for one in warned(lambda: steps_of(model, [plain])) if "communicates" in one]
 
 
+class ScheduleFree(Optimizer):
+    """As schedulefree.SGDScheduleFree: trained at y, tested at x, with z beside them."""
+
+    def __init__(self, params: Any, lr: float, momentum: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "train_mode": True, "k": 0})
+
+    @torch.no_grad()
+    def _go(self, train: bool) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                weight = 1 - group["momentum"] if train else 1 - 1 / group["momentum"]
+                p.lerp_(self.state[p]["z"], weight)
+
+    def train(self) -> None:
+        """Parameters become y."""
+        self._go(True)
+
+    def eval(self) -> None:
+        """Parameters become x."""
+        self._go(False)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """z goes against the gradient, and x is the mean of all z."""
+        for group in self.param_groups:
+            group["k"] += 1
+            for p in group["params"]:
+                z = self.state[p].setdefault("z", p.clone())
+                c, momentum, lr = 1 / group["k"], group["momentum"], group["lr"]
+                p.lerp_(z, c)
+                p.add_(p.grad, alpha=lr * (momentum * (1 - c) - 1))
+                z.sub_(p.grad, alpha=lr)
+
+
+def points() -> None:
+    """After a round the tested models are equal, and are those of ranks whose points were averaged by hand."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for name in (LOCAL, "diloco:every=5", "sparse-loco:every=5", "streaming-diloco:every=4,fragments=2,delay=1"):
+        model = net()
+        optimizer = ScheduleFree(model.parameters(), lr=0.05)
+        parts: Any = [optimizer]
+        if name == LOCAL:  # one of several
+            last = [*model.parameters()][-1]
+            optimizer = ScheduleFree([*model.parameters()][:-1], lr=0.05)
+            parts = [optimizer, SGD([last], lr=0.05)]
+        with tw.attach(model, parts, tw.method(name), min_size=0):
+            steps_of(model, parts, 5)
+            if name == LOCAL:
+                assert equal_everywhere(flat(model))
+                optimizer.eval()
+                assert equal_everywhere(flat(model))
+                optimizer.train()
+            steps_of(model, parts, 5)
+        if "streaming" not in name:  # whose ranks differ at any time
+            optimizer.eval()
+            assert equal_everywhere(flat(model)), name
+    model, alone = net(), net()
+    first, second = (ScheduleFree(one.parameters(), lr=0.05) for one in (model, alone))
+    with tw.attach(model, first, tw.method("local-sgd:every=2")):
+        steps_of(model, [first], 4)
+    for number in range(4):
+        loss(alone, batch(number, rank)).backward()
+        second.step()
+        alone.zero_grad()
+        if number % 2:
+            for p in alone.parameters():
+                for tensor in (p.data, second.state[p]["z"]):
+                    dist.all_reduce(tensor)
+                    tensor /= size
+    first.eval()
+    second.eval()
+    torch.testing.assert_close(flat(model), flat(alone))
+
+
+def refused_points() -> None:
+    for name, word in (
+        ("d-psgd", "keeps 'z', a point beside"),
+        ("asgd", "servers keep one; write tw.methods.int4()"),
+    ):
+        model = net()
+        optimizer = ScheduleFree(model.parameters(), lr=0.05)
+
+        def run() -> None:
+            with tw.attach(model, optimizer, tw.method(name), timeout=20):  # noqa: B023
+                steps_of(model, [optimizer], 2)  # noqa: B023
+
+        assert word in said(run), name
+    model = net()
+    averaging = torch.optim.ASGD(model.parameters(), lr=0.1)
+    with tw.attach(model, averaging, tw.method("local-sgd:every=2")):
+        steps_of(model, [averaging], 2)
+        assert equal_everywhere(torch.cat([averaging.state[p]["ax"].flatten() for p in model.parameters()]))
+
+
 def everything() -> None:
-    for case in (several, left_out, wrapped, other_steps, half_a_step, sends):
+    for case in (several, left_out, wrapped, other_steps, half_a_step, sends, points, refused_points):
         case()
 
 

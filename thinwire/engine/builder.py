@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch.distributed as dist
 
+from thinwire.engine.averages import check_tested_model, may_keep_points
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
@@ -60,6 +61,7 @@ class Builder:
         check_surroundings()
         self.share.check(method)
         check_method(method, dist.get_world_size(self.group), drop_dead=settings.drop_dead)
+        check_tested_model(method, self.optimizer)
         signal = source(method.sync.of, self.optimizer)
         items = [item for _, item in self.members]
         kinds = sorted({item.device.type for item in items})
@@ -70,6 +72,7 @@ class Builder:
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
             "what they hold of the model": self.share.name,
+            "whether optimizers may keep points beside parameters": str(may_keep_points(self.optimizer)),
         }
         lanes = max(method.lanes(kind) for kind in kinds)
         transport, runner = meet(method, self.group, settings, seed, fields, self.optimizer, lanes)

@@ -20,6 +20,7 @@ from torch.autograd import Variable
 from torch.optim import LBFGS
 
 from thinwire.engine.accumulated import move_last, when_accumulated
+from thinwire.engine.averages import averages_points, may_keep_points, refuse_points
 from thinwire.engine.driver import Driver
 from thinwire.engine.local import gradient
 from thinwire.engine.needs import Needs
@@ -58,10 +59,12 @@ class HookDriver(Driver):
         super().__init__(loop, schedule)
         self._blocking = run
         self._hooks: list[Removable] = []
+        self._refuses_points = False  # that an optimizer keeps beside the parameters
         self.steps: Steps | None = None  # of the optimizer, where it is known
         if loop.optimizer is not None:
             self.steps = Steps(loop.optimizer, loop.trained)  # its hooks come before those that take gradients
             loop.elsewhere = self.steps.elsewhere
+            self._refuses_points = may_keep_points(loop.optimizer) and not averages_points(loop.method)
             self._hooks = [
                 self.steps,
                 *on_step(loop.optimizer, self._step_begins, self._step_ends),
@@ -153,8 +156,11 @@ class HookDriver(Driver):
         return mean
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self.loop.piecemeal:
-            self.run(self.step_ends())
+        if self.loop.piecemeal:
+            return
+        if self._refuses_points and self.steps is not None and self.steps.count == 1:
+            refuse_points(self.loop.method, self.loop.optimizer, self.loop.trained)
+        self.run(self.step_ends())
 
 
 @final

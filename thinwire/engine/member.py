@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from thinwire.core.method import Method
 from thinwire.core.version import VERSION
+from thinwire.engine.averages import may_keep_points
 from thinwire.engine.crew import Crews, Nobody
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.hooks import Hooks
@@ -88,6 +89,7 @@ class Member:
             "its method": method.to_json(),
             "its model": str([(item.name, item.shape) for item in items]),
             "its plan": str(self._plan),
+            "whether its optimizer may keep points": str(may_keep_points(optimizer)),
             "the sizes of its pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
         }
         fields = {name: zlib.crc32(text.encode()) for name, text in same.items()}

@@ -3,6 +3,7 @@
     d        = mean over ranks of (anchor - x_i)     exchanged as a gradient is, through any channel
     anchor   = outer step of the anchor by d         equal on all ranks
     x_i      = merge of x_i and the anchor           by default the anchor
+    z_i      = x_i + mean over ranks of (z_i - x_i)  for points that the inner optimizer keeps beside x_i
 
 Fragments of the model take turns: with P of them and a period of H steps, one is launched every H / P steps. What is
 launched is used `delay` steps later, and travels while training goes on.
@@ -61,6 +62,7 @@ class Outer(Schedule):
             self._fragments[bucket.fragment].append((bucket, members))
         self._rounds: dict[int, list[Round]] = {}  # under way, by fragment
         self.fresh = True  # no step has been taken since `begin`
+        self._points = averages.may_keep_points(loop.optimizer) and not self._gossips
         self.weight = 1.0  # of this rank's way in the mean
         self.anchors = Anchors(loop, of.outer)
         loop.extra("anchor", *["sent"] * of.merge.needs_sent, on_cpu=of.on_cpu)
@@ -203,9 +205,13 @@ class Outer(Schedule):
         await self._arrived(number)
         found: Means = []
         with torch.no_grad():
+            some = [one for _, members in self._fragments[number] for one in members]
+            points = averages.points(loop.optimizer, some) if self._points else {}
             if of.moments == "mean":
-                some = [one for _, members in self._fragments[number] for one in members]
-                found += await averages.means(loop.runner, averages.moments(loop.optimizer, some))
+                moments = averages.moments(loop.optimizer, some)
+                found += await averages.means(loop.runner, {k: v for k, v in moments.items() if k not in points})
+            if self._points:
+                found += await averages.offsets(loop.runner, points)
             if of.buffers == "mean" and number == len(self._fragments) - 1:
                 found += await averages.means(loop.runner, loop.buffers)
         return found
