@@ -117,7 +117,8 @@ class Steps:
         """An optimizer has stepped: ours, a part of it, one inside it or around it, or another one."""
         if self._inside or stepping in (self._optimizer, *parts_of(self._optimizer)):
             return
-        if not any(id(p) in self._known for group in stepping.param_groups for p in group["params"]):
+        groups = [group for group in stepping.param_groups if group.get("lr", 1.0) != 0]  # others move nothing
+        if not any(id(p) in self._known for group in groups for p in group["params"]):
             return
         if self.count == self._by_other:
             since = "since then" if self.count else "so far"
