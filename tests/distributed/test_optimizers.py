@@ -311,8 +311,21 @@ def refused_points() -> None:
         assert equal_everywhere(torch.cat([averaging.state[p]["ax"].flatten() for p in model.parameters()]))
 
 
+def advised() -> None:
+    """Rank 0 says it once, and again when the method changes; a plan without compression needs no word."""
+    model = net()
+    optimizer = AdamW(model.parameters())
+    wires: list[tw.Wire] = []
+    for size, words in ((0, ["ecq-sgd adds noise to every gradient"]), (10_000, [])):
+        told = warned(lambda: wires.append(tw.attach(model, optimizer, tw.methods.ecq_sgd(), min_size=size)))  # noqa: B023
+        assert [one.partition(",")[0] for one in told] == (words if dist.get_rank() == 0 else [])
+        told = warned(lambda: wires[-1].switch(tw.methods.int4()))
+        assert not told
+        wires[-1].detach()
+
+
 def everything() -> None:
-    for case in (several, left_out, wrapped, other_steps, half_a_step, sends, points, refused_points):
+    for case in (advised, several, left_out, wrapped, other_steps, half_a_step, sends, points, refused_points):
         case()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from thinwire.core.clock import Span
 from thinwire.core.method import Method
 from thinwire.core.trace import write_trace
 from thinwire.engine import checkpoint, inside_state
+from thinwire.engine.advice import advice
 from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.builder import Builder
 from thinwire.engine.consensus import Consensus
@@ -87,6 +89,7 @@ class Wire:
         self._transport.watch.beating = False
         if optimizer is not None:
             self._hold(Traffic(optimizer, group))
+        self._advise()
         claim(members, optimizer)
 
     # What a training loop uses.
@@ -211,6 +214,7 @@ class Wire:
             self._begin()
         else:
             self._restore(kept, on_resize="error", same=False)
+        self._advise()
         self._transport.watch.beating = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,6 +276,13 @@ class Wire:
     def _build(self, method: Method, seed: int) -> None:
         """Make what `method` works with, after a handshake; a meeting that fails leaves everything as it was."""
         self._transport, self._runner, self._loop, self._driver = self._builder.build(method, seed)
+
+    def _advise(self) -> None:
+        """Say, on one rank, if the method and the optimizer do not suit each other."""
+        compressed = any(parcel.compressed for parcel in self._loop.plan.parcels)
+        comm = self._runner.comm
+        if compressed and comm.rank == 0 and (text := advice(self.method, self._optimizer, comm.size)):
+            warnings.warn(text, stacklevel=4)
 
     def _begin(self) -> None:
         """Start to train with the method at hand; what attach itself has sent does not count."""
