@@ -10,7 +10,6 @@ from lockstep import Quadratics
 from thinwire import Channel, Key, Layout, methods
 from thinwire.compressors import DctTopK, Natural, RandomK, ScaledSign
 from thinwire.core.method import METHODS
-from thinwire.engine.plan import MIN_SIZE, smallest
 from thinwire.exchange import AllGather, AllReduce, Marina, MeanOfSenders, Mix
 from thinwire.exchange.marina import heads
 from thinwire.kernels.dct import dct, idct
@@ -100,8 +99,6 @@ def test_demo_hands_out_signs_for_all_tensors() -> None:
     world = World(methods.demo().exchange, Layout.flat(700))
     out = world.step([vector(700, seed=r) for r in range(4)])
     assert set(out.unique().tolist()) <= {-1.0, 0.0, 1.0}
-    assert smallest(methods.demo()) == 0
-    assert smallest(methods.demo(sign=False)) == smallest(methods.qsgd()) == MIN_SIZE
 
 
 def test_demo_descends() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from thinwire.core.config import Config
 from thinwire.core.slots import Entries, make
+from thinwire.core.types import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -14,9 +16,13 @@ if TYPE_CHECKING:
 
     from thinwire.core.channel import Channel
     from thinwire.core.comm import Comm
+    from thinwire.core.compressor import Compressor
     from thinwire.core.outline import Phase, Size
     from thinwire.core.slots import Slot
-    from thinwire.core.types import Context, Layout, State
+    from thinwire.core.types import Context, State
+
+LARGE = (2048, 2048)  # a shape that every compressor of matrices shrinks
+MANY = 10_000  # elements that are packed together
 
 Scope: TypeAlias = Literal["everybody", "neighbours", "server"]
 
@@ -46,6 +52,18 @@ class Exchange(Config, ABC):
     def keeps_scale(self) -> bool:
         """Whether the result grows with its input, as a mean of gradients does and a vote does not."""
         return all(channel.compressor.keeps_scale for channel in self.channels)
+
+    def halves(self, shape: tuple[int, ...]) -> bool:
+        """Whether tensors of this shape, packed with many others, travel in at most half of their bytes in float32.
+
+        Where the size depends on numbers, they are taken to.
+        """
+        return any(_halves(channel.encoder, shape) for channel in self.channels)
+
+    @property
+    def compresses(self) -> bool:
+        """Whether large matrices travel compressed. What goes to a server is its schedule's affair."""
+        return not self.served and (not self.keeps_scale or self.halves(LARGE))
 
     @property
     @abstractmethod
@@ -202,6 +220,15 @@ class Exchange(Config, ABC):
         """The learning rate has changed by 1/`factor`."""
         for prefix, channel in self.hops.items():
             channel.memory.rescale(part(state, f"{prefix}send."), factor)
+
+
+def _halves(encoder: Compressor, shape: tuple[int, ...]) -> bool:
+    """By what as many tensors again add to the bytes: scales per tensor count, and what all share does not."""
+    if not encoder.fixed_size:
+        return True
+    count = -(-MANY // max(1, math.prod(shape)))
+    few, more = (Layout(tuple(map(str, range(n))), (shape,) * n) for n in (count, 2 * count))
+    return 2 * (encoder.nbytes(more) - encoder.nbytes(few)) <= 4 * few.numel
 
 
 def part(state: State, prefix: str) -> State:

@@ -13,7 +13,7 @@ from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
 from thinwire.engine.misuse import check_surroundings
-from thinwire.engine.plan import plan_of
+from thinwire.engine.plan import announce, plan_of
 from thinwire.engine.planner import planner
 from thinwire.engine.signal import source
 from thinwire.engine.skipping import Skipping
@@ -76,6 +76,8 @@ class Builder:
         }
         lanes = max(method.lanes(kind) for kind in kinds)
         transport, runner = meet(method, self.group, settings, seed, fields, self.optimizer, lanes)
+        if transport.comm.rank == 0 and transport.comm.size > 1 and self.share.speaks:
+            announce(plan, settings.min_size, settings.exclude)
         loop = Loop(
             runner,
             plan,

@@ -63,7 +63,7 @@ def fsdp(
     and after making the optimizer; parameters and buffers become those of the first replica.
 
     What `attach` says of the other arguments holds here too, and the handle does what that of `attach` does, shard by
-    shard. `min_size` counts the elements of whole tensors, and a step is left out on all ranks of a replica if some
+    shard. What is small is decided by whole tensors, and a step is left out on all ranks of a replica if some
     shard of a gradient is not finite. In `wire.no_sync()` FSDP still adds up gradients inside the replica, and
     nothing travels between replicas; `model.set_requires_gradient_sync(False)` leaves out both.
 

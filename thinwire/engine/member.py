@@ -19,7 +19,7 @@ from thinwire.engine.loop import Loop
 from thinwire.engine.misuse import check_unclaimed, claim, refuse_wrapper, unclaim
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.parameters import trained
-from thinwire.engine.plan import Plan, check_exclude, plan_of
+from thinwire.engine.plan import Plan, announce, check_exclude, plan_of
 from thinwire.engine.replicas import floating
 from thinwire.engine.runner import Runner
 from thinwire.engine.schedules.quorum import Quorum
@@ -69,6 +69,7 @@ class Member:
         self._optimizer, self._crews = optimizer, crews
         self._quiet = 0  # depth of no_sync blocks
         self._plan = plan_of(method, items, settings.min_size, settings.exclude)
+        announce(self._plan, settings.min_size, settings.exclude)
         nobody = Nobody()
         telemetry = Telemetry(nobody.now, nobody.traffic, nobody.comm.size)
         self._runner = Runner(method, nobody, telemetry, Motion(optimizer, depth_of(method)), settings.seed)

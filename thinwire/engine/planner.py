@@ -136,7 +136,7 @@ class Planner:
         if end(times, sizes, cost, cuts) > (1 - WORTH) * fixed_end:
             return fixed
         parcels = [Parcel(tuple(items[i:j]), moved[0].compressed) for i, j in zip([0, *cuts], cuts, strict=False)]
-        return Plan((*parcels, *(parcel for parcel in fixed.parcels if parcel not in moved)), fixed.method)
+        return replace(fixed, parcels=(*parcels, *(parcel for parcel in fixed.parcels if parcel not in moved)))
 
     def of_names(self, told: Sequence[tuple[bool, Sequence[str]]]) -> Plan:
         """The plan whose buckets, compressed or not, hold the tensors of these names; ValueError if it cannot be."""
@@ -144,7 +144,7 @@ class Planner:
         if sorted(name for _, names in told for name in names) != sorted(by_name):
             raise ValueError("the planned buckets hold other tensors than the model; attach with the same model")
         parcels = tuple(Parcel(tuple(by_name[name] for name in names), bool(one)) for one, names in told)
-        return Plan(parcels, self.method.id)
+        return replace(self.fixed(), parcels=parcels)
 
 
 @final

@@ -62,6 +62,11 @@ class Sharded(Share):
         """Which shard."""
         return f"shard {self._at} of {len(self._ranks)}"
 
+    @property
+    def speaks(self) -> bool:
+        """The rank that holds the first shard does."""
+        return self._at == 0
+
     def check(self, method: Method) -> None:
         """It must work shard by shard."""
         check_carried(method)

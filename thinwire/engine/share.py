@@ -24,6 +24,11 @@ class Share(ABC):
     def name(self) -> str:
         """What it is called when ranks compare what they hold."""
 
+    @property
+    @abstractmethod
+    def speaks(self) -> bool:
+        """Whether this rank says what concerns all that hold this replica."""
+
     @abstractmethod
     def check(self, method: Method) -> None:
         """ValueError if the method cannot be used on such a share."""
@@ -54,6 +59,7 @@ class Whole(Share):
     """All of the model."""
 
     name = "all of it"
+    speaks = True
 
     def check(self, method: Method) -> None:
         """Any can."""

@@ -63,6 +63,10 @@ class AllReduce(Exchange):
         """Whether the vector itself is the body."""
         return self.channel.compressor == Identity() and not self.channel.memory.remembers
 
+    def halves(self, shape: tuple[int, ...]) -> bool:
+        """With 16 bits on the wire everything is."""
+        return self.wire != "fp32" or super().halves(shape)
+
     @property
     def carries_nan(self) -> bool:
         """Where vectors are summed as they are."""

@@ -40,6 +40,15 @@ class Wrapper(Exchange):
         return self.inner.keeps_scale
 
     @property
+    def compresses(self) -> bool:
+        """As the inner exchange does."""
+        return self.inner.compresses
+
+    def halves(self, shape: tuple[int, ...]) -> bool:
+        """As the inner exchange does."""
+        return self.inner.halves(shape)
+
+    @property
     def plain(self) -> Exchange:
         """As the inner exchange says."""
         return self.inner.plain

@@ -18,9 +18,9 @@ compression", 2019, arXiv 1907.07346.
 Departs from the paper: accounts of it write C[g + delta], with g the gradient; here a rank compresses its model after
 the local step plus the residual, as the code of CHOCO-SGD's authors does, since W_eff mixes models. Where no `eta` is
 given, it follows the local step and is sent along, and the two ends of an edge take the smaller; the paper has one
-eta for all steps. Unbiased compressors that lose much are divided by 1 + omega. Tensors below `min_size` elements
-travel in float32 on the same graph, with eta = 1. `every` takes local steps between the exchanges. W may be directed
-or change from step to step, where it is doubly stochastic.
+eta for all steps. Unbiased compressors that lose much are divided by 1 + omega. Small tensors that `attach` does not
+compress travel in float32 on the same graph, with eta = 1. `every` takes local steps between the exchanges. W may be
+directed or change from step to step, where it is doubly stochastic.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ on every rank.
     u = m u + g,    v = v + u,    q = the k largest of v,    v = v - q,  u = 0 where q is not 0
     x = x - (lr / n) sum_i q_i
 
-Give the optimizer no momentum of its own: SGD(momentum=0). Tensors below `min_size`, which are not compressed, get
+Give the optimizer no momentum of its own: SGD(momentum=0). Small tensors that `attach` does not compress get
 the same momentum: their u is sent whole. `warmup` is the number of steps in which the share goes from 1/4 to `ratio`
 (the paper: 4 epochs). `clip` is the norm to which the sum of the ranks' gradients would be clipped. With momentum=0
 the method is topk.

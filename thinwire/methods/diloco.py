@@ -16,7 +16,7 @@ Reference: Douillard, Feng, Rusu, et al., "DiLoCo: distributed low-communication
 arXiv 2311.08105, algorithm 1; OpenDiLoCo, arXiv 2407.07852, for 16-bit pseudo-gradients
 (`compressor="cast:format=fp16"`).
 
-Departs from the paper: nothing where nothing is compressed. Tensors below attach's `min_size` are not compressed.
+Departs from the paper: nothing where nothing is compressed. Small tensors that `attach` spares are not compressed.
 """
 
 from __future__ import annotations

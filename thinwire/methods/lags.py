@@ -11,8 +11,8 @@ shares whose exchange takes no longer than what is left of backward, from a prof
 Reference: Shi, Tang, Wang, Zhao, Chu, "Layer-wise adaptive gradient sparsification for distributed deep learning with
 convergence guarantees", ECAI 2020, arXiv 1911.08727, algorithm 1.
 
-Departs from the paper: e is in units of the gradient, and is rescaled when the learning rate changes. Tensors below
-`min_size` travel uncompressed, together, when backward ends.
+Departs from the paper: e is in units of the gradient, and is rescaled when the learning rate changes. Small tensors
+that `attach` does not compress travel together when backward ends; small matrices share buckets of 10,000 elements.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ each. Keeps the anchor and a residual on every rank; the residual takes the plac
 Reference: Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025,
 arXiv 2508.15706, and the code of templar (tplr-ai), whose settings are the defaults.
 
-Departs from the paper: tensors below attach's `min_size` travel in float32. The rest is as for the compressor
-(thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta. `sparse_loco_step` exchanges
-every gradient in this way.
+Departs from the paper: small tensors that `attach` does not compress travel in float32. The rest is as for the
+compressor (thinwire/compressors/sparse_loco.py). The memory is ErrorFeedback with alpha = beta. `sparse_loco_step`
+exchanges every gradient in this way.
 """
 
 from __future__ import annotations

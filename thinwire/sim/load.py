@@ -16,7 +16,8 @@ from torch import nn
 
 from thinwire.core.config import check_choice
 from thinwire.core.given import is_number, is_whole
-from thinwire.engine.plan import MIN_SIZE, Item
+from thinwire.engine.plan import Item, choose
+from thinwire.methods.lags import lags
 from thinwire.sim.models import MODELS, Weight
 from thinwire.sim.problem import FORWARD
 from thinwire.sim.timed import Loss, timed
@@ -115,12 +116,13 @@ class Load:
         device = torch.device(self.device)
         return [Item(one.name, one.shape, device) for one in self.tensors]
 
-    def layers(self, min_size: int = MIN_SIZE) -> list[Layer]:
+    def layers(self, min_size: int | None = None) -> list[Layer]:
         """What backward has still to do after each tensor, for `tw.sync.hidden`.
 
-        Tensors below `min_size` elements are left out, as `attach` sends them uncompressed when backward ends.
+        Tensors that `attach` with this `min_size` sends uncompressed, when backward ends, are left out.
         """
-        if not is_whole(min_size):
+        if min_size is not None and not is_whole(min_size):
             raise ValueError(f"layers(min_size={min_size!r}): write what attach is given, such as min_size=10_000")
-        sizes = [(one, math.prod(one.shape)) for one in self.tensors]
-        return [Layer(one.name, numel, self.computed - one.seconds) for one, numel in sizes if numel >= min_size]
+        aside = choose(lags().exchange, self.items, min_size, ()).aside
+        sizes = [(one, math.prod(one.shape)) for one in self.tensors if one.name not in aside]
+        return [Layer(one.name, numel, self.computed - one.seconds) for one, numel in sizes]

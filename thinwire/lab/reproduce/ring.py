@@ -3,9 +3,8 @@
     m_i = momentum m_i + g_i(x_i),    the local update is -lr m_i
 
 and the method mixes the models. All parameters of a worker travel in one message and are compressed, as in the
-CHOCO-SGD authors' experiments; `attach` would leave tensors below 10,000 elements uncompressed, which here are all of
-them. The rate rises over the first 5% of the steps and is divided by 10 after a half and after three quarters, as it
-is there.
+CHOCO-SGD authors' experiments; `attach` would leave vectors uncompressed. The rate rises over the first 5% of the
+steps and is divided by 10 after a half and after three quarters, as it is there.
 
 Accuracy of the mean model is that on all test images. Accuracy of the workers is one number too: the test images are
 dealt into eighths, each worker's own model names one eighth, and what is right is counted over all of them.
