@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.meeting import Meeting
-from thinwire.engine.watch import Watch, private_store
+from thinwire.engine.store import Place
+from thinwire.engine.watch import Watch
 from thinwire.lab.launch import GRACE, Outcome, Say, launch, outcomes
 
 PATIENCE = float(os.environ.get("THINWIRE_PATIENCE", "1"))
@@ -63,7 +64,7 @@ def lent(wanted: Wanted) -> Lent:
     """Process groups of all ranks, for tests that need no engine; every rank calls it."""
     world = dist.group.WORLD
     assert world is not None
-    watch = Watch(private_store(world), dist.get_rank(), dist.get_world_size())
+    watch = Watch(Place(world), dist.get_rank(), dist.get_world_size())
     found = lend(world, wanted, Meeting(watch, wanted.timeout, world))
     watch.stop()
     return found

@@ -26,7 +26,8 @@ from thinwire.core.errors import PeerError
 from thinwire.engine import meet
 from thinwire.engine.groups import Wanted, lend
 from thinwire.engine.meeting import Meeting
-from thinwire.engine.watch import Watch, private_store
+from thinwire.engine.store import Place
+from thinwire.engine.watch import Watch
 from thinwire.exchange import AllGather
 from thinwire.sync import Momentum
 
@@ -182,7 +183,7 @@ def groups_after_a_failure() -> list[int]:
     world = dist.group.WORLD
     assert world is not None
     wanted = Wanted(1, (), 20.0, "gloo")
-    watch = Watch(private_store(world), dist.get_rank(), dist.get_world_size())
+    watch = Watch(Place(world), dist.get_rank(), dist.get_world_size())
     failing: Any = Failing(Meeting(watch, 20.0, world))
     with contextlib.suppress(PeerError):
         lend(world, wanted, failing)

@@ -16,7 +16,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
     """The watches of three ranks in one process; the one of rank 2 is not heard of any more."""
     monkeypatch.setattr(watch, "ROLL", 0.3)
     store = dist.HashStore()
-    made = [Watch(store, rank, 3) for rank in range(3)]
+    made = [Watch(lambda ended: store, rank, 3) for rank in range(3)]
     made[2].stop()
     return made
 
@@ -37,7 +37,7 @@ def test_the_first_that_left_is_named(three: list[Watch]) -> None:
 
 def test_of_several_that_left_the_others_left_because_of_the_first() -> None:
     store = dist.HashStore()
-    ranks = [Watch(store, rank, 3) for rank in range(3)]
+    ranks = [Watch(lambda ended: store, rank, 3) for rank in range(3)]
     left(ranks[1], 5, "it raised PeerError: rank 2 does not go on")
     left(ranks[2], 4, "it raised ZeroDivisionError")
     with pytest.raises(PeerError, match="rank 2 of 3 does not go on: it raised ZeroDivisionError"):

@@ -7,22 +7,20 @@ receive exceeds its time-out, and a neighbour that hangs must not silence the ot
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, final
-
-import torch
 
 from thinwire.comm.processes import Processes
 from thinwire.core.clock import Now
 from thinwire.core.comm import Comm, Traffic, Wait
+from thinwire.engine.ending import start_thread
 from thinwire.engine.groups import Lent
-from thinwire.engine.lane import own_device
 
 T = TypeVar("T")
 
@@ -120,8 +118,7 @@ class _Thread:
 
     def __init__(self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]], name: str) -> None:
         self.future: Future[None] = Future()
-        args = driver, work, own_device()
-        threading.Thread(target=self._serve, args=args, name=name, daemon=True).start()
+        start_thread(partial(self._serve, driver, work), name)
 
     @property
     def ended(self) -> bool:
@@ -131,12 +128,8 @@ class _Thread:
     def failure(self) -> BaseException | None:
         return self.future.exception() if self.ended else None
 
-    def _serve(
-        self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]], device: int | None
-    ) -> None:
+    def _serve(self, driver: Processes, work: Callable[[Comm], Coroutine[Any, Any, None]]) -> None:
         try:
-            if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
             _run(driver, work(driver.comm))
         except Exception as error:  # whatever it was, the training loop raises it
             self.future.set_exception(error)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from thinwire.comm import backend
 from thinwire.comm.processes import Processes, Ranks
-from thinwire.engine.naming import number, raise_to
+from thinwire.engine.naming import new_group, number, raise_to
 
 if TYPE_CHECKING:
     from thinwire.engine.meeting import Meeting
@@ -118,7 +118,7 @@ def _make(parent: dist.ProcessGroup, wanted: Wanted, most: int) -> Slot:
         if not whole:
             raise_to(most)
             most = number() + 1
-        slot[ranks] = dist.new_group(
+        slot[ranks] = new_group(
             members, timeout=limit, backend=backend.named(wanted.backend).name, use_local_synchronization=not whole
         )
         if isinstance(slot[ranks], dist.ProcessGroup):  # of other ranks torch has a number in its place

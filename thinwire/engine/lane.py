@@ -22,11 +22,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, final
 
-import torch
-
 from thinwire.comm.processes import Processes
 from thinwire.core.comm import Wait
 from thinwire.core.desk import queue_as
+from thinwire.engine.ending import start_thread
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]
@@ -141,13 +140,10 @@ class Lane:
         self._now = now
         self._woken = -math.inf  # when small pieces of work were last handed over
         turns = Turns() if in_turn else None
-        serve = partial(_serve, explain=explain, turns=turns, device=own_device())
         self._threads = [
-            threading.Thread(target=serve, args=(driver, queue), name=f"thinwire-{slot}", daemon=True)
+            start_thread(partial(_serve, driver, queue, explain, turns), f"thinwire-{slot}")
             for slot, (driver, queue) in enumerate(zip(self.drivers, self._queues, strict=True))
         ]
-        for thread in self._threads:
-            thread.start()
 
     def launch(self, work: Work[T], weight: int | None = None, *, aside: bool = False) -> Piece[T]:
         """Queue the work for the slot whose turn it is, or for the one that is set aside.
@@ -205,10 +201,7 @@ def _serve(
     queue: SimpleQueue[deque[Piece[Any]] | None],
     explain: Explain,
     turns: Turns | None,
-    device: int | None,
 ) -> None:
-    if device is not None:
-        torch.cuda.set_device(device)  # each thread has its own
     while (pieces := queue.get()) is not None:
         while pieces:
             _run(driver, pieces.popleft(), explain, turns)
@@ -231,8 +224,3 @@ def _run(driver: Processes, piece: Piece[Any], explain: Explain, turns: Turns | 
         if turns is not None:
             turns.end(piece.number)
         piece.settle(result)
-
-
-def own_device() -> int | None:
-    """The GPU of this thread, if it uses one."""
-    return torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None

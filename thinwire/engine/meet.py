@@ -15,6 +15,7 @@ from thinwire.engine.groups import Wanted
 from thinwire.engine.handshake import handshake
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.runner import Runner
+from thinwire.engine.store import warn_of_restarts
 from thinwire.engine.telemetry import Telemetry
 from thinwire.engine.transport import ProcessTransport
 
@@ -65,6 +66,8 @@ def meet(
     if differs:
         transport.close(why="it detached after 0 rounds")
         raise ValueError(differs)
+    if transport.comm.rank == 0:
+        warn_of_restarts()
     if method.recipe.note and transport.comm.rank == 0:
         log.warning("%s: %s", method.id, method.recipe.note)
     telemetry = Telemetry(transport.now, transport.traffic, transport.comm.size)

@@ -4,27 +4,31 @@ While ranks meet, each writes a beat twice a second. A rank that has come and wh
 died or hangs, and every rank that waits for it says so. The others wait until the time-out for a rank that has not
 come yet. If that rank dies before it comes, its connections break, and a barrier on the user's own group (with gloo)
 notices it.
+
+The store may be slow: its host may be busy, or wait for a name server. Its answers are waited for until the time-out,
+too, and no rank's beat is missed meanwhile. If its host dies, every connection to it breaks at once.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar, final
 
-import torch
 import torch.distributed as dist
 
 from thinwire.core.errors import PeerError
-from thinwire.engine.watch import StoreError, Watch
+from thinwire.engine.ending import start_thread
+from thinwire.engine.store import FRESH, StoreError
+from thinwire.engine.watch import PATIENCE, STORE, Watch, answer
 
 T = TypeVar("T")
 DEAD = 20.0  # seconds without a beat
 SOON = 0.01  # seconds between looks in the first second
 LATER = 0.25  # and after it
+AWAKE = 1.0  # seconds between looks, of which no more count: this rank or the store has slept
 
 
 @final
@@ -38,15 +42,22 @@ class Meeting:
         gloo = dist.get_backend(parent) == "gloo"
         self._barrier = _start(lambda: dist.barrier(parent)) if gloo else None
         self._beats: dict[int, tuple[str, float]] = {}  # by rank: the last beat, and when it was first seen
+        self._awake, self._looked = 0.0, time.monotonic()  # seconds in which beats could be seen, and until when
 
     def gather(self, mine: Any) -> list[Any]:
         """Say `mine`; returns what every rank says, by rank."""
         watch = self._watch
         keys = {rank: f"say/{self._said}/{rank}" for rank in range(watch.size)}
+        own, word = keys[watch.rank], json.dumps(mine)
         self._said += 1
-        watch.write(keys[watch.rank], json.dumps(mine))
+        if self._ask(lambda store: bool(store.check([own]))):
+            raise PeerError(
+                f"{STORE} has kept keys of an earlier attempt of this job, which tell of ranks that are gone; "
+                f"write {FRESH}"
+            )
+        self._ask(lambda store: store.set(own, word))
         begun = time.monotonic()
-        while missing := watch.missing(keys):
+        while missing := self._ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])]):
             waited = time.monotonic() - begun
             if waited > self._timeout:
                 who = ", ".join(map(str, missing))
@@ -58,7 +69,8 @@ class Meeting:
         if self._barrier is not None:
             self._until(self._barrier)
             self._barrier = None
-        return [json.loads(watch.read(key)) for key in keys.values()]
+        said = self._ask(lambda store: [bytes(store.get(key)) for key in keys.values()])
+        return [json.loads(one) for one in said]
 
     def together(self, work: Callable[[], T]) -> T:
         """Do work that waits for the other ranks; PeerError if one of them dies in the meantime."""
@@ -72,38 +84,55 @@ class Meeting:
         except Exception as error:
             raise self._watch.explain(error) from error
 
-    def _check_alive(self) -> None:
-        """Raise PeerError for a rank that failed, or that came and then fell silent."""
-        watch, now = self._watch, time.monotonic()
-        if watch.alarmed.is_set():
-            raise watch.verdict()
+    def _ask(self, call: Callable[[dist.Store], T]) -> T:
+        """The answer of the store, for which this rank waits as long as for other ranks."""
+        future, limit = self._watch.submit(call), max(self._timeout, PATIENCE)
+        until = time.monotonic() + limit
+        while not wait([future], LATER).done:
+            self._check_connections()
+            if time.monotonic() > until:
+                raise self._watch.without_store(StoreError(f"{STORE} has not answered for {limit:g} s"))
+        try:
+            return answer(future)
+        except StoreError as gone:
+            raise self._watch.without_store(gone) from gone
+
+    def _check_connections(self) -> None:
+        """Raise PeerError if a rank has failed, or if the connection to one broke."""
+        if self._watch.alarmed.is_set():
+            raise self._watch.verdict()
         broken = self._barrier.exception() if self._barrier is not None and self._barrier.done() else None
         if isinstance(broken, Exception):
-            raise watch.explain(broken) from broken
+            raise self._watch.explain(broken) from broken
+
+    def _check_alive(self) -> None:
+        """Raise PeerError for a rank that failed, or that came and then fell silent."""
+        watch = self._watch
+        self._check_connections()
         watch.look_out(watch.launched())
-        try:
-            beats = {rank: watch.read(f"beat/{rank}") for rank in range(watch.size)}
-        except StoreError as silent:
-            raise PeerError(f"{silent}; the process that hosts it has ended or hangs") from silent
-        for rank, beat in beats.items():
+        keys = [f"beat/{rank}" for rank in range(watch.size)]
+        beats = self._ask(
+            lambda store: [bytes(store.get(key)).decode() if store.check([key]) else "" for key in keys]
+        )
+        now = time.monotonic()
+        self._awake += min(now - self._looked, AWAKE)
+        self._looked = now
+        for rank, beat in enumerate(beats):
             if not beat or rank not in self._beats or self._beats[rank][0] != beat:
-                self._beats[rank] = beat, now
-            elif now - self._beats[rank][1] > DEAD:
+                self._beats[rank] = beat, self._awake
+            elif self._awake - self._beats[rank][1] > DEAD:
                 raise PeerError(f"rank {rank} of {watch.size} has stopped answering while ranks meet", (rank,))
 
 
 def _start(work: Callable[[], T]) -> Future[T]:
     """Do something in a thread."""
     future: Future[T] = Future()
-    device = torch.cuda.current_device() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
     def run() -> None:
         try:
-            if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
             future.set_result(work())
         except BaseException as error:  # the caller raises it
             future.set_exception(error)
 
-    threading.Thread(target=run, name="thinwire-meeting", daemon=True).start()
+    start_thread(run, "thinwire-meeting")
     return future

@@ -4,6 +4,9 @@ torch names such a group by its ranks and a number: how many groups the rank tha
 how many it has seen being made. Where some of these ranks are in a group without the rest, such as one that the user
 has made of two ranks for a log, or have seen one that the rest has not, the names would differ, and the ranks wait
 for each other for ever. So they first tell each other their numbers, and those with a lower one raise it.
+
+Names repeat when torchrun starts the job again, while its store keeps what was left under them. So every group of
+ours has a place in the store that is of this attempt alone (`engine/store.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +15,27 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import torch.distributed as dist
 
 from thinwire.core.errors import PeerError
+from thinwire.engine.store import attempt_store
 
 _calls: Counter[tuple[int, ...]] = Counter()
+
+
+def new_group(ranks: Sequence[int] | None = None, **options: Any) -> dist.ProcessGroup:
+    """What `dist.new_group` returns, made in the place of this attempt: it takes no other store by itself."""
+    world: Any = dist.distributed_c10d._world
+    default = dist.distributed_c10d._get_default_group()
+    before = world.pg_map[default]
+    world.pg_map[default] = before[0], attempt_store()
+    try:
+        group: dist.ProcessGroup = dist.new_group(ranks, **options)
+        return group
+    finally:
+        world.pg_map[default] = before
 
 
 @cache
@@ -48,7 +66,7 @@ def raise_to(most: int) -> None:
 
 def level(ranks: Sequence[int], timeout: float) -> None:
     """Let these ranks have one number; all of them call it."""
-    store = dist.distributed_c10d._get_default_store()
+    store = attempt_store()
     who = tuple(ranks)
     place = f"thinwire/level/{'-'.join(map(str, who))}/{_calls[who]}"
     _calls[who] += 1

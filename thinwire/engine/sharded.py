@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from thinwire.engine import checkpoint
 from thinwire.engine.from_disk import fill, metadata_of
-from thinwire.engine.naming import level
+from thinwire.engine.naming import level, new_group
 from thinwire.engine.sharded_state import from_replica, template, to_replica
 from thinwire.engine.sharding import check_carried, reshard
 from thinwire.engine.share import Share
@@ -30,10 +30,7 @@ REPLICA = "replica"
 def _meeting_place(ranks: tuple[int, ...], timeout: float, world: dist.ProcessGroup) -> dist.ProcessGroup:
     """A group for decisions: single numbers that the host waits for, so they travel from host to host."""
     level(ranks, timeout)
-    group: dist.ProcessGroup = dist.new_group(
-        list(ranks), timeout=timedelta(seconds=timeout), backend="gloo", use_local_synchronization=True
-    )
-    return group
+    return new_group(list(ranks), timeout=timedelta(seconds=timeout), backend="gloo", use_local_synchronization=True)
 
 
 @final

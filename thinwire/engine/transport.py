@@ -25,7 +25,8 @@ from thinwire.engine.ending import release, watch_over
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.lane import Lane, Piece
 from thinwire.engine.meeting import Meeting
-from thinwire.engine.watch import Watch, private_store
+from thinwire.engine.store import Place
+from thinwire.engine.watch import Watch
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Comm], Coroutine[Any, Any, T]]
@@ -76,7 +77,7 @@ class ProcessTransport(Transport):
 
     def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool) -> None:
         self.group, self.timeout, self.drops = group, wanted.timeout, drops
-        self.watch = Watch(private_store(group), dist.get_rank(group), dist.get_world_size(group))
+        self.watch = Watch(Place(group), dist.get_rank(group), dist.get_world_size(group))
         self.meeting = Meeting(self.watch, wanted.timeout, group)
         self._lent: list[Lent] = []
         self._beside: Threads | None = None

@@ -7,8 +7,8 @@ A rank that is killed raises no alarm, but its connections break, and the ranks 
 A rank that leaves while it stays alive (it detached early, or raised in a notebook) writes down how many pieces of
 work it had launched. Ranks launch the same work in the same order, so whoever waits for a later piece waits in vain.
 
-All calls to the store are made by the watch's own thread, and nobody waits for one longer than `PATIENCE`: a store
-whose host hangs must not hang the others.
+All calls to the store are made by the watch's own thread, so that a store whose host hangs does not hang the others.
+Once ranks have met, nobody waits for an answer longer than `PATIENCE`; while they meet, `engine/meeting.py` decides.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import json
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
-from contextlib import suppress
+from concurrent.futures import Future, wait
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -30,30 +28,17 @@ import torch.distributed as dist
 
 from thinwire.comm.processes import EdgeError
 from thinwire.core.errors import PeerError
+from thinwire.engine.ending import start_thread
+from thinwire.engine.store import Ended, StoreError
 
 T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[dist.Store], Any]]
+Enter = Callable[[Ended], dist.Store]  # opens the place where ranks meet
 LOOK = 0.5  # seconds between looks at the store
 ROLL = 3.0  # seconds that living ranks have to sign
 PATIENCE = 3.0  # seconds that a call to the store may take
+STORE = "the store that the ranks met at"
 FOR_EVER = 1 << 62  # more work than anybody launches
-_opened: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-
-
-class StoreError(RuntimeError):
-    """The store does not answer."""
-
-
-def private_store(group: dist.ProcessGroup) -> dist.Store:
-    """A part of the store for one attach on `group`, through a connection of its own where torch can make one.
-
-    Ranks of a group attach in the same order, so the group's name and a count identify an attach on all of them.
-    """
-    name = group.group_name
-    store: Any = dist.distributed_c10d._get_default_store()
-    with suppress(AttributeError, RuntimeError):  # torch before 2.8, or a store that cannot be cloned
-        store = store.clone()  # a connection that others block must not block the watch
-    return dist.PrefixStore(f"thinwire/{name}/{next(_opened[name])}", store)
 
 
 class _Leaver(NamedTuple):
@@ -72,18 +57,16 @@ class _Leaver(NamedTuple):
 class Watch:
     """The alarm, the roll and the list of leavers of one attach."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, enter: Enter, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self.alarmed = threading.Event()
         self.beating = True  # while ranks meet, each shows that it is alive
         self.launched: Callable[[], int] = int  # pieces of work so far
         self._error: PeerError | None = None
+        self._ended = threading.Event()
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._thread = threading.Thread(
-            target=_serve, args=(self, store, self._calls), name="thinwire-watch", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(partial(_serve, self, enter, self._ended, self._calls), "thinwire-watch")
 
     @property
     def over(self) -> bool:
@@ -92,6 +75,7 @@ class Watch:
 
     def stop(self) -> None:
         """End the thread after the calls that are queued."""
+        self._ended.set()
         self._calls.put(None)
 
     def join(self, seconds: float) -> None:
@@ -100,14 +84,16 @@ class Watch:
 
     def ask(self, call: Callable[[dist.Store], T]) -> T:
         """The answer of the store; StoreError if none comes in time."""
+        future = self.submit(call)
+        if not wait([future], PATIENCE).done:
+            raise StoreError(f"{STORE} has not answered for {PATIENCE:g} s")
+        return answer(future)
+
+    def submit(self, call: Callable[[dist.Store], T]) -> Future[T]:
+        """Ask the store, and do not wait."""
         future: Future[T] = Future()
         self._calls.put((future, call))
-        try:
-            return future.result(PATIENCE)
-        except NotYet:
-            raise StoreError(f"the store that the ranks met at has not answered for {PATIENCE:g} s") from None
-        except RuntimeError as error:
-            raise StoreError(f"the store that the ranks met at is gone ({error})") from error
+        return future
 
     def explain(self, error: Exception) -> PeerError:
         """Raise the alarm because of `error`, call the roll, and say who is missing or who failed and why."""
@@ -171,7 +157,7 @@ class Watch:
                 time.sleep(0.05)
             left = self._left(missing)
         except StoreError as silent:
-            return self._without_store(silent, cause)
+            return self.without_store(silent, cause)
         if left and len(left) == len(missing):
             return left[0].error(self.size)
         missing = [rank for rank in missing if rank not in {one.rank for one in left}]  # who left did so for a reason
@@ -189,7 +175,7 @@ class Watch:
         left = [_Leaver(note["work"], rank, note["why"]) for rank, note in notes.items() if note]
         return sorted(one for one in left if one.work < FOR_EVER)
 
-    def _without_store(self, silent: StoreError, cause: Exception | None) -> PeerError:
+    def without_store(self, silent: StoreError, cause: Exception | None = None) -> PeerError:
         """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""
         peers = cause.peers if isinstance(cause, EdgeError) else ()
         if peers:
@@ -197,8 +183,22 @@ class Watch:
         return PeerError(f"{silent}; the process that hosts it (rank 0, unless a launcher does) has ended or hangs")
 
 
-def _serve(watch: Watch, store: dist.Store, calls: SimpleQueue[Call | None]) -> None:
+def answer(future: Future[T]) -> T:
+    """What the store has answered; StoreError where it cannot any more."""
+    try:
+        return future.result()
+    except RuntimeError as error:
+        raise StoreError(f"{STORE} is gone ({error})") from error
+
+
+def _serve(watch: Watch, enter: Enter, ended: threading.Event, calls: SimpleQueue[Call | None]) -> None:
     """The life of the thread: make the calls, and look around twice a second."""
+    try:
+        store = enter(ended.is_set)
+    except Exception as error:  # whoever asks raises it
+        while (call := calls.get()) is not None:
+            call[0].set_exception(error)
+        return
     looked, beats, notes = 0.0, itertools.count(), _Notebook(watch)
     while True:
         try:

@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar, final
 import torch
 import torch.distributed as dist
 
+from thinwire.engine.naming import new_group
 from thinwire.planning.link import LANES
 
 T = TypeVar("T")
@@ -37,15 +38,15 @@ class Company:
     @classmethod
     def of_group(cls) -> Company:
         """The ranks of the default process group, all of which call this."""
-        everybody = dist.new_group(backend="gloo")
+        everybody = new_group(backend="gloo")
         machines = [int(found) for found in _gathered(torch.tensor([_number(machine())]), everybody)]
         mine, here, mates = machines[dist.get_rank()], 1, None
         for one in dict.fromkeys(machines):  # every rank makes every group, in one order
             ranks = [rank for rank, other in enumerate(machines) if other == one]
-            made = dist.new_group(ranks, backend="gloo") if len(ranks) > 1 else None
+            made = new_group(ranks, backend="gloo") if len(ranks) > 1 else None
             if one == mine:
                 here, mates = len(ranks), made
-        return cls(here, everybody, mates, tuple(dist.new_group(backend="gloo") for _ in range(LANES)))
+        return cls(here, everybody, mates, tuple(new_group(backend="gloo") for _ in range(LANES)))
 
     def together(self) -> None:
         """Wait for everybody."""

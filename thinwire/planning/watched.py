@@ -14,7 +14,8 @@ import torch.distributed as dist
 from thinwire.comm.processes import EdgeError
 from thinwire.core.errors import PeerError
 from thinwire.engine.meeting import Meeting
-from thinwire.engine.watch import LOOK, Watch, private_store
+from thinwire.engine.store import Place
+from thinwire.engine.watch import LOOK, Watch
 from thinwire.planning.company import Company
 
 PATIENCE = 600.0  # seconds in which all ranks must have come, as under `attach`
@@ -28,7 +29,7 @@ def watched() -> Iterator[Company]:
     """
     group = dist.group.WORLD
     assert group is not None  # there are ranks
-    watch = Watch(private_store(group), dist.get_rank(), dist.get_world_size())
+    watch = Watch(Place(group), dist.get_rank(), dist.get_world_size())
     try:
         meeting = Meeting(watch, PATIENCE, group)
         meeting.gather("plan")
