@@ -21,11 +21,8 @@ def dyadic(*shape: int, seed: int = 0) -> Tensor:
 
 
 def together(exchange: Gossip, n: int, x: Tensor, layout: Layout | None = None) -> Swarm:
-    """`n` ranks that start from `x`. Copies of what a neighbour keeps are float32, like the neighbour's own."""
-    swarm = Swarm(exchange, n, x, layout)
-    for state in swarm.states:
-        state.update({name: t.float() for name, t in state.items() if name.startswith("recv.shift")})
-    return swarm
+    """`n` ranks that start from `x`."""
+    return Swarm(exchange, n, x, layout)
 
 
 def apart(exchange: Gossip, models: Tensor, layout: Layout | None = None) -> Swarm:

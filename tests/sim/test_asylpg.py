@@ -134,11 +134,11 @@ def svrg(steps: int, make: Callable[[Iterable[nn.Parameter]], Optimizer], rule: 
     step = pushes = version = 0
     while step < steps:
         snapshot = x.detach().clone()
-        full = torch.zeros(D)
+        full = torch.zeros(D, dtype=torch.float64)
         for _ in range(K):
             full += gradient(snapshot, step)
             step += 1
-        full, seen = full / K, snapshot
+        full, seen = (full / K).float(), snapshot
         pushes += 1
         for _ in range(min(rule.updates, steps - step)):
             a = gradient(seen, step) - gradient(snapshot, step)

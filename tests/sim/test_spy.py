@@ -81,6 +81,25 @@ def test_the_error_falls_at_a_linear_rate_that_p_sets() -> None:
     assert at_250[0] < at_250[1] < at_250[2]
 
 
+def test_xbar_is_the_mean_of_the_workers_always(long: bool) -> None:
+    """In float32, with noisy gradients, which never settle; after 10^5 updates with --long."""
+    rule, noise = Spy(0.5, L1, SHARES), torch.Generator().manual_seed(0)
+    x0 = torch.ones(D)
+    book = make_book(rule, x0, N, 0.1, None)
+    states, x, gamma = [rule.worker(x0, N) for _ in range(N)], [x0] * N, torch.tensor(GAMMA)
+    for update in range(100_000 if long else 1000):
+        i = update % N
+        g = CURVES[i].float() @ x[i] - PULLS[i].float() + 0.1 * torch.randn(D, generator=noise)
+        keyed = rule.push(Work(x[i], g, gamma, Key(7, book.clocks[i], i), {}), states[i])
+        rule.sent(keyed.dense(D), states[i])
+        book.arrived(Push(i, 0, book.clocks[i], 0.0, 0.0, (GAMMA,), keyed.dense(D), keyed.keys))
+        data = book.answers.pop(i).data
+        assert data is not None
+        x[i] = data.view(torch.float32)
+    mean = sum(share * state["mine"] for share, state in zip(SHARES, states, strict=True))
+    assert (book.state["xbar"] - mean).abs().max() < 1e-11
+
+
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return SGD(parameters, lr=GAMMA)
 

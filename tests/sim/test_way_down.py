@@ -65,6 +65,35 @@ def test_what_a_worker_has_and_what_is_owed_to_it_are_the_model() -> None:
         torch.testing.assert_close(got + owed, x, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("compressor", [Identity(), ScaledSign()], ids=lambda c: c.id)
+def test_a_worker_is_not_led_away_by_rounding(compressor: Identity | ScaledSign) -> None:
+    """After 2000 answers x_w + e_w is as near to x as after the first ones, also where nothing is lost."""
+    x, draw = 4 + torch.randn(D, generator=torch.Generator().manual_seed(3)), torch.Generator().manual_seed(2)
+    channel = Channel(compressor, ErrorFeedback())
+    sender = Sender(channel, LAYOUT, x, 1, comm=Comm(0, 1), seed=3, shard=0)
+    end = Receiver(channel, LAYOUT, x.clone(), seed=3, rank=0, shard=0)
+    for _ in range(2000):
+        x = x + 0.01 * torch.randn(D, generator=draw)
+        got = end.take(sender.send(0, x), x.device)
+    owed = dict(sender.save()["memory"])[0]["residual"]
+    assert (got + owed - x).abs().max() < 2e-6
+
+
+def test_a_state_that_says_only_what_a_worker_is_owed_goes_on() -> None:
+    """As thinwire 0.1 saved it: what the worker was aimed at, and its residual."""
+    x, channel = torch.arange(1.0, D + 1), Channel(ScaledSign(), ErrorFeedback())
+    makes = {"comm": Comm(0, 1), "seed": 3, "shard": 0}
+    sender = Sender(channel, LAYOUT, torch.zeros(D), 1, **makes)  # type: ignore[arg-type]
+    end = Receiver(channel, LAYOUT, torch.zeros(D), seed=3, rank=0, shard=0)
+    end.take(sender.send(0, x), x.device)
+    saved = sender.save()
+    del saved["has"]
+    other = Sender(channel, LAYOUT, torch.zeros(D), 1, **makes)  # type: ignore[arg-type]
+    other.load(saved)
+    got = end.take(other.send(0, 2 * x), x.device)
+    torch.testing.assert_close(got + dict(other.save()["memory"])[0]["residual"], 2 * x)
+
+
 def loss(model: nn.Module, rank: int, step: int) -> Tensor:
     assert isinstance(model, Point)
     return (model.x - TARGETS[rank]).square().sum() / 2

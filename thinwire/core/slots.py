@@ -24,6 +24,12 @@ from torch import Tensor
 
 from thinwire.core.types import Layout, State
 
+SUM = torch.float64
+"""The dtype of what two ends add to in every step, for ever.
+
+In float32 each of them rounds in its own way, often in one direction: in the end they remember different things.
+"""
+
 Per: TypeAlias = Literal["element", "tensor", "rank"]
 Resize: TypeAlias = Literal["mean", "sum", "reset", "keep"]
 

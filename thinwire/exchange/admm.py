@@ -21,7 +21,8 @@ A round has three parts, so that every message is received in its own round and 
     tell    send to the later neighbours, who are in `begin` of the same round
     hear    send to the earlier neighbours and receive from the later ones, all of whom are in `hear` or will be
 
-Wherever x_j stands it is what is decoded from rank j, including this rank itself, so that the gamma_i sum to zero.
+Wherever x_j stands it is what is decoded from rank j, including this rank itself, so that the gamma_i sum to zero;
+they are added up in float64, so that they still do after many rounds.
 
 State, zero at the start: "gamma"; "linear", which is v_i; and "heard", which between rounds is
 sum_{j later} (x_j - x_i), and within a round sum_{j earlier} x_j.
@@ -48,7 +49,7 @@ import torch
 from thinwire.compressors.identity import Identity
 from thinwire.core.channel import Channel, check_channel
 from thinwire.core.config import check_choice
-from thinwire.core.slots import Slot
+from thinwire.core.slots import SUM, Slot
 from thinwire.exchange.gossip import check_fixed, check_graph, identity, weighted
 from thinwire.exchange.proximal import Proximal
 from thinwire.topology.base import Topology
@@ -129,7 +130,8 @@ class Admm(Proximal):
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Zeros, since all models are equal at the start."""
-        return dict.fromkeys(("gamma", "linear", "heard"), Slot(on_resize="reset"))
+        exact = Slot(on_resize="reset", dtype=SUM)
+        return {"gamma": exact, "linear": Slot(on_resize="reset"), "heard": exact}
 
     async def begin(self, x: Tensor, state: State, ctx: Context) -> None:
         """Compute v_i, once the earlier neighbours have moved."""
@@ -175,14 +177,14 @@ class Admm(Proximal):
         return payload.data
 
     def _sum(self, messages: dict[int, Tensor], x: Tensor, ctx: Context) -> Tensor:
-        """The sum of what is decoded, in rank order and in the precision of `x`."""
+        """The sum of what is decoded, in rank order and in float64."""
+        total = torch.zeros_like(x, dtype=SUM)
         if self.wire == "fp64":
-            total = torch.zeros_like(x, dtype=torch.float64)
             for j in sorted(messages):
                 total += messages[j].clone().view(torch.float64)
-            return total.to(x.dtype)
+            return total
         payloads = {j: ctx.payload(data) for j, data in sorted(messages.items())}
-        return weighted(self.channel, payloads, dict.fromkeys(payloads, 1.0), x, ctx)
+        return weighted(self.channel, payloads, dict.fromkeys(payloads, 1.0), total, ctx)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,8 @@ Sends C(d_i + x_half_i - x_i), one payload per neighbour and step. With u_i = x_
     q_i = C(sum_j W_ij (x_j - x_i) + u_i),    x_i = x_i + q_i
 
 A model moves by what was sent and by nothing else: compression errors stay in it for good, and the step is unbiased
-only where C is. d_i = sum_j W_ij (x_j - x_i) is kept, and moves by sum_j W_ij (q_j - q_i).
+only where C is. d_i = sum_j W_ij (x_j - x_i) is kept, in float64, and moves by sum_j W_ij (q_j - q_i). What x_i loses
+by rounding to float32 is kept, too, and is part of the next q_i: what neighbours know of x_i is not rounded.
 
 Reference: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018,
 arXiv 1803.06443, algorithm 1.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.slots import Slot
+from thinwire.core.slots import SUM, Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -74,15 +75,18 @@ class Dcd(Gossip):
         check_fixed("DCD-PSGD", self.topology, n)
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
-        """d_i, which is zero while all models are equal."""
-        return {"recv.pull": Slot(on_resize="reset")}
+        """d_i, which is zero while all models are equal; and what neighbours have of this model beyond the model."""
+        return {"recv.pull": Slot(on_resize="reset", dtype=SUM), "send.rounded": Slot(on_resize="reset")}
 
     async def __call__(self, x: Tensor, state: State, ctx: Context) -> Tensor:
         """The model, moved by what was sent."""
         assert ctx.before is not None
-        near, pull = self.near(ctx), state["recv.pull"]
-        payload = self.channel.send((pull + (x - ctx.before)).float(), {}, ctx)
+        near, pull, rounded = self.near(ctx), state["recv.pull"], state["send.rounded"]
+        payload = self.channel.send((pull + (x - ctx.before) - rounded).float(), {}, ctx)
         assert payload is not None
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         pull += towards(self.channel, messages, near, pull, ctx)
-        return ctx.before + self.channel.encoder.decode(payload, ctx.layout, key=ctx.key).to(x.dtype)
+        known = ctx.before.to(SUM) + rounded + self.channel.encoder.decode(payload, ctx.layout, key=ctx.key)
+        new = known.to(x.dtype)
+        rounded.copy_(known - new)
+        return new

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 from thinwire.core.channel import Channel, check_channel
-from thinwire.core.slots import Slot
+from thinwire.core.slots import SUM, Slot
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, trade, weighted
 from thinwire.exchange.mix import Mix
 from thinwire.topology.base import Topology
@@ -83,7 +83,7 @@ class Ecd(Gossip):
 
     def slots(self, layout: Layout, comm: Comm) -> dict[str, Slot]:
         """Room for s_i."""
-        return {"recv.estimate": Slot(on_resize="reset")}
+        return {"recv.estimate": Slot(on_resize="reset", dtype=SUM)}
 
     def start(self, x: Tensor, state: State) -> None:
         """Start every estimate at the common model."""
@@ -93,11 +93,11 @@ class Ecd(Gossip):
         """The new model x_i'."""
         assert ctx.before is not None
         near, s, t = self.near(ctx), state["recv.estimate"], ctx.key.step + 1
-        new = s.to(x.dtype) + (x - ctx.before)
+        new = s + (x - ctx.before)
         z = (1 - t / 2) * ctx.before + (t / 2) * new
         payload = self.channel.send(z.float(), {}, ctx)
         assert payload is not None
         messages = {**await trade(self.channel, payload, near, ctx), ctx.comm.rank: payload}
         heard = weighted(self.channel, messages, {**near.sources, ctx.comm.rank: near.own}, s, ctx)
         s.mul_(1 - 2 / t).add_(heard, alpha=2 / t)
-        return new
+        return new.to(x.dtype)

@@ -12,8 +12,8 @@ What m_j stands for is the memory's choice:
 
 The columns of W - I sum to zero, so the mean of the models is that of plain SGD, whatever C does. A difference needs
 no copy of each neighbour: a rank keeps its own h_i and d_i = sum_j W_ij (h_j - h_i), which moves by what it decodes.
-(Near consensus d_i is small, and with it its rounding; s_i = sum_j W_ij h_j would pull the mean along by the rounding
-of a whole model.) `copies` keeps every neighbour's h_j instead, so that a neighbour can be dropped.
+Both are float64: rounding differs at the two ends of an edge, and added up it would keep models apart. `copies` keeps
+every neighbour's h_j instead, so that a neighbour can be dropped.
 
 With `early` the models before the step are mixed, which can be sent while backward runs.
 
@@ -36,7 +36,7 @@ from thinwire.core.channel import Channel, check_channel
 from thinwire.core.errors import PayloadError
 from thinwire.core.exchange import part
 from thinwire.core.payload import Payload
-from thinwire.core.slots import Slot
+from thinwire.core.slots import SUM, Slot
 from thinwire.exchange.eta import EXACT, USUAL, Pace, check_eta, lag_eta, pace
 from thinwire.exchange.gossip import Gossip, check_fixed, check_graph, identity, towards, trade
 from thinwire.exchange.loop import scatter
@@ -119,7 +119,7 @@ class Mix(Gossip):
         if self.channel.memory.settles:
             near = self.topology.around(comm.rank, comm.size)
             names = [f"recv.shift.{j}" for j in near.sources] if self.copies else ["recv.pull"]
-            slots |= dict.fromkeys(names, Slot(on_resize="reset"))
+            slots |= dict.fromkeys(names, Slot(on_resize="reset", dtype=SUM))
         return slots
 
     def start(self, x: Tensor, state: State) -> None:
@@ -194,13 +194,13 @@ class Mix(Gossip):
 
     def _copied(self, messages: dict[int, Payload], near: Around, x: Tensor, state: State, ctx: Context) -> Tensor:
         """sum_j W_ij (h_j - h_i) over those that answered."""
-        mine = state["send.shift"].to(x.dtype)
-        pull = torch.zeros_like(x)
+        mine = state["send.shift"]
+        pull = torch.zeros_like(mine)
         with ctx.clock.span("decode"):
             for j in sorted(near.sources.keys() & messages.keys()):
                 copy = state[f"recv.shift.{j}"]
-                self.channel.encoder.decode_add(messages[j], ctx.layout, copy, key=ctx.key)
-                pull += near.sources[j] * (copy.to(x.dtype) - mine)
+                copy += self.channel.encoder.decode(messages[j], ctx.layout, key=ctx.key)
+                pull += near.sources[j] * (copy - mine)
         return pull
 
 

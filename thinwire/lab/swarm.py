@@ -13,15 +13,12 @@ from thinwire.core.types import Layout, State
 from thinwire.exchange.gossip import Gossip
 from thinwire.lab.world import World
 
-SUMS = ("recv.pull", "recv.estimate")  # sums of what was decoded; everything else is float32, as at the sender
-
 
 @final
 class Swarm:
     """`n` ranks that start from `x`; the precision of `x` is that of the models.
 
-    In float64, what a rank sums up from its neighbours is float64 as well; messages are float32 at most. Identities
-    such as "the mean is that of plain SGD" are tested this way.
+    Messages are float32 at most. In float64, identities such as "the mean is that of plain SGD" can be tested.
     """
 
     def __init__(
@@ -39,8 +36,6 @@ class Swarm:
         self.layout = layout or Layout.flat(x.numel())
         self.models = x.flatten().repeat(n, 1)  # one row per rank
         self.world = World(exchange, self.layout, n, seed, start=x.flatten().float(), clock=clock)
-        for state in self.states:
-            state.update({name: t.to(x.dtype) for name, t in state.items() if name in SUMS})
 
     def step(self, updates: Tensor | Sequence[Tensor]) -> None:
         """One local update per rank, row by row, then one exchange."""

@@ -9,6 +9,8 @@ Each sender keeps its shift h_i; the receiver keeps one for everybody, h = mean_
 As the vectors settle, so do the shifts; what is sent tends to zero, and the compression error with it. Without a
 shift the error stays as large as the gradients of the single ranks, which do not vanish at the optimum of their mean.
 
+Shifts are float64, 8 bytes per element: h stays the mean of the h_i to rounding, however long training takes.
+
 Unbiased compressors (DIANA): alpha <= 1 / (1 + omega). Contractions (EF21): alpha = 1, where out = mean_i h_i.
 
 The two ends must move together: a message that is lost for one of them only leaves h apart from the mean of the h_i,
@@ -33,10 +35,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-
 from thinwire.core.memory import Memory
-from thinwire.core.slots import Slot, Slots
+from thinwire.core.slots import SUM, Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,15 +77,15 @@ class Difference(Memory):
 
     def slots(self) -> Slots:
         """The sender's shift h_i."""
-        return {"shift": Slot()}
+        return {"shift": Slot(dtype=SUM)}
 
     def receiver_slots(self) -> Slots:
         """The receivers' shift h, the same at all of them."""
-        return {"shift": Slot(replicated=True)}
+        return {"shift": Slot(replicated=True, dtype=SUM)}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """What the shift misses: x - h_i."""
-        return x.float() - state["shift"]
+        return (x - state["shift"]).float()
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> None:
         """Let the shift follow what was sent, in place."""
@@ -93,11 +93,10 @@ class Difference(Memory):
 
     def receive(self, got: Tensor, state: State) -> Tensor:
         """The prediction plus what it missed; the shift follows, in place."""
-        out = state["shift"] + got
+        out = (state["shift"] + got).float()
         self._follow(got, state)
         return out
 
     def _follow(self, q: Tensor, state: State) -> None:
-        h = state["shift"]
-        now = h + self.alpha * q
-        h.copy_(torch.where(now.isfinite(), now, h))  # a step that is not finite leaves the shift as it was
+        # A step that is not finite leaves the shift as it was.
+        state["shift"].add_(q.nan_to_num(0.0, 0.0, 0.0), alpha=self.alpha)

@@ -32,8 +32,8 @@ distributed learning via lazily aggregated quantized gradients", NeurIPS 2019, a
 Departs from the papers: they apply the sum of the ranks' gradients; we apply the mean. With f_i replaced by f_i / M
 on M ranks, both sides of their rule carry 1/M^2, which is why there is no M above. Every step is divided by the
 learning rate that it was made with, where theirs is divided by one constant. The first upload is always made. A
-change below 2^-22 of the vector is not worth an upload: it is rounding, and since q_i and q round differently,
-uploads of it would let them drift apart.
+change below 2^-22 of the vector is not worth an upload: it is rounding. q_i and q are float64, so that q stays the
+mean of the q_i, however many uploads there are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from thinwire.core.memory import Memory
-from thinwire.core.slots import Slot, Slots
+from thinwire.core.slots import SUM, Slot, Slots
 from thinwire.kernels.length import square_length
 
 if TYPE_CHECKING:
@@ -88,15 +88,15 @@ class Lazy(Memory):
 
     def slots(self) -> Slots:
         """The last upload q_i, what it lost, and how many rounds ago it was."""
-        return {"last": Slot(), "lost": Slot(), "age": Slot()}
+        return {"last": Slot(dtype=SUM), "lost": Slot(), "age": Slot()}
 
     def receiver_slots(self) -> Slots:
         """The mean of the last uploads, the same at all receivers."""
-        return {"last": Slot(replicated=True)}
+        return {"last": Slot(replicated=True, dtype=SUM)}
 
     def before(self, x: Tensor, state: State, ctx: Context) -> Tensor | None:
         """The innovation: x - q_i."""
-        return x.float() - state["last"]
+        return (x - state["last"]).float()
 
     def worth(self, x: Tensor, sent: Tensor, state: State, ctx: Context) -> bool:
         """Apply the rule; a round without an upload makes the state older, in place."""
@@ -126,7 +126,7 @@ class Lazy(Memory):
         last = state["last"]
         out = last + got
         last.copy_(torch.where(out.isfinite(), out, last))
-        return out
+        return out.float()
 
     def _lost(self, x: Tensor, sent: Tensor, state: State) -> Tensor:
-        return (x.float() - state["last"]) - sent
+        return ((x - state["last"]) - sent).float()

@@ -1,7 +1,7 @@
 """CHOCO-SGD: neighbours keep an estimate of each other's model, and only what it misses is sent, compressed.
 
 Sends one compressed difference per neighbour and step, by default in 4 bits. Keeps two vectors per rank, whatever the
-degree: the own estimate, and the weighted sum of differences to the neighbours'.
+degree: the own estimate, and the weighted sum of differences to the neighbours', both in float64.
 
     x_half_i = x_i - lr g_i(x_i)
     q_i = C(x_half_i - h_i),   h_i = h_i + q_i            at i and its neighbours

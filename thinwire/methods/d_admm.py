@@ -1,7 +1,8 @@
 """D-ADMM: ranks minimise their own loss plus what pulls them to their neighbours, one colour of the graph at a time.
 
 Sends the model in float32 to every neighbour once per round; a round is `every` optimizer steps. Each rank keeps
-three vectors. Ranks have colours such that no two neighbours share one; D_i is the number of neighbours of rank i:
+three vectors, two of them in float64. Ranks have colours such that no two neighbours share one; D_i is the number of
+neighbours of rank i:
 
     v_i     = gamma_i - rho (sum of x_j, new from colours before that of i, old from those after it)
     x_i     = argmin f_i(x) + v_i'x + (D_i rho / 2) |x|^2

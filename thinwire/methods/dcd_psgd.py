@@ -1,6 +1,7 @@
 """DCD-PSGD: ranks send the compressed change of their model, and change it by what they sent.
 
-Sends one compressed difference to every neighbour in every step, by default in 8 bits. Each rank keeps one vector.
+Sends one compressed difference to every neighbour in every step, by default in 8 bits. Each rank keeps two
+vectors: the weighted sum of differences to its neighbours, in float64, and what rounding takes off its model.
 
     q_i = C(sum_j W_ij (x_j - x_i) - lr g_i),    x_i = x_i + q_i
 

@@ -1,7 +1,7 @@
 """DIANA: ranks send quantised differences from a shift that follows their gradient, so that the error vanishes.
 
 Sends b + 32/B bits per element to every other rank, every step (1 level: b = 2). Keeps a shift h_i on every rank and
-their mean h on all.
+their mean h on all, in float64.
 
     d_i = Q(g_i - h_i),    h_i += alpha d_i
     g^ = h + (1/n) sum_i d_i,    h += alpha (1/n) sum_i d_i;    x = x - lr g^

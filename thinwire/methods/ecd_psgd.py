@@ -1,6 +1,7 @@
 """ECD-PSGD: ranks send extrapolated models, and neighbours average them with weights that fall as 2/t.
 
-Sends one compressed extrapolation to every neighbour in every step, by default in 8 bits. Each rank keeps one vector.
+Sends one compressed extrapolation to every neighbour in every step, by default in 8 bits. Each rank keeps
+one vector, in float64.
 
     x_i' = sum_j W_ij y_j - lr g_i,   z_i = (1 - t/2) x_i + (t/2) x_i',   y_i = (1 - 2/t) y_i + (2/t) C(z_i)
 

@@ -1,7 +1,8 @@
 """ADMM over edges: ranks minimise in the order of their numbers, with a dual variable for every edge.
 
 Sends the model in float32 to every neighbour once per round; a round is `every` optimizer steps. Each rank keeps
-three vectors. With l_ji the dual of the edge j < i, P(i) the neighbours before and S(i) those after rank i:
+three vectors, two of them in float64. With l_ji the dual of the edge j < i, P(i) the neighbours before and S(i) those
+after rank i:
 
     x_i  = argmin f_i(x) + rho/2 sum_P |x_j(new) - x - l_ji / rho|^2 + rho/2 sum_S |x - x_j(old) - l_ij / rho|^2
     l_ji = l_ji - rho (x_j - x_i)

@@ -1,7 +1,7 @@
 """EF21: each rank sends the compressed difference between its gradient and what the others believe it to be.
 
 Sends one payload of a contraction C to every other rank, every step (scaled signs: 1 bit per element). Keeps an
-estimate g_i on every rank and their mean on all.
+estimate g_i on every rank and their mean on all, in float64.
 
     g_i += C(grad_i - g_i),    x = x - lr (1/n) sum_i g_i
 

@@ -1,7 +1,7 @@
 """LAG: a rank uploads its gradient only when it has changed by more than the parameters have moved lately.
 
 Sends 32 bits per element to every other rank in the rounds in which the rank uploads, and nothing in the others.
-Keeps the last upload q_i on every rank and the mean of all uploads on each.
+Keeps the last upload q_i on every rank and the mean of all uploads on each, in float64.
 
     |g_i - q_i|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2:   q_i = g_i is sent
     x = x - lr (1/n) sum_i q_i

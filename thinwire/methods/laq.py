@@ -1,7 +1,8 @@
 """LAQ: a rank uploads the quantised change of its gradient, and only when it is worth it.
 
 Sends b bits per element and 32 per chunk to every other rank in the rounds in which the rank uploads, and nothing in
-the others. Keeps the last upload q_i on every rank, what it lost, and the mean of all uploads on each.
+the others. Keeps the last upload q_i on every rank, what it lost, and the mean of all uploads on each; uploads are
+kept in float64.
 
     v^ = Q(g_i - q_i), the nearest of 2^b points on [-R, R], R = max |g_i - q_i|;   e = (g_i - q_i) - v^
     |v^|^2 >= xi sum_{d=1..depth} |x_{k+1-d} - x_{k-d}|^2 / lr^2 + 3 (|e|^2 + |e^|^2), or `patience` silent rounds:

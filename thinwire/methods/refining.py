@@ -1,7 +1,7 @@
 """Refining quantisation: gradients on a grid around their last quantised value, whose range shrinks in every step.
 
 Sends exactly `bits` bits per element to every other rank, every step, and no scale. Keeps the last quantised gradient
-of every rank, and the mean of all on each.
+of every rank, and the mean of all on each, in float64.
 
     q_i = q_i + C_k(g_i - q_i),    C_k: the nearest of 2^bits - 1 points on an interval of length l_k = width kappa^k
     x = prox(x - lr (1/n) sum_i q_i)

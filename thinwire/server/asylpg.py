@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
+from thinwire.core.slots import SUM
 from thinwire.core.types import Key
 from thinwire.server.precision import FLOAT, HEAD, WIDEST, pack, unpack, width
 from thinwire.server.rule import Push, Rule
@@ -138,7 +139,7 @@ class AsyLpg(Rule):
         snapshot = epoch.tensors.setdefault("snapshot", book.x.clone())
         epoch.tensors["full"] = full / len(epoch.parts)
         if epoch.updates is None:
-            epoch.updates, epoch.tensors["total"] = 0, torch.zeros_like(snapshot)
+            epoch.updates, epoch.tensors["total"] = 0, torch.zeros_like(snapshot, dtype=SUM)
         for rank in epoch.waiting:
             book.answer(rank, model=torch.tensor([float(STAY)]))
         epoch.waiting = []
@@ -154,7 +155,8 @@ class AsyLpg(Rule):
         if epoch.updates < self.updates:
             self._send(push.rank, book)
             return
-        epoch.tensors["snapshot"] = epoch.tensors["total"] / self.updates if self.accelerated else book.x.clone()
+        mean = (epoch.tensors["total"] / self.updates).to(book.x.dtype)
+        epoch.tensors["snapshot"] = mean if self.accelerated else book.x.clone()
         epoch.number, epoch.updates = epoch.number + 1, None
         self._ask(push.rank, book)
 
@@ -190,7 +192,8 @@ class AsyLpg(Rule):
 
     def worker(self, x: Tensor, workers: int) -> State:
         """The snapshot, the sum of gradients there, how many these are, and whether there will be more."""
-        return {"snapshot": x.clone(), "sum": torch.zeros_like(x), "count": torch.zeros(()), "full": torch.ones(())}
+        some = torch.zeros_like(x, dtype=SUM)
+        return {"snapshot": x.clone(), "sum": some, "count": torch.zeros(()), "full": torch.ones(())}
 
     def elsewhere(self, state: State) -> Tensor | None:
         """The snapshot, after the full gradient is known."""
@@ -202,7 +205,7 @@ class AsyLpg(Rule):
             return work.gradient - work.more["again"]
         state["sum"] += work.gradient
         state["count"] += 1
-        return None if state["count"] < self.batches else state["sum"] / self.batches
+        return None if state["count"] < self.batches else (state["sum"] / self.batches).to(work.x.dtype)
 
     def precise(self, state: State) -> bool:
         """Parts of the full gradient."""

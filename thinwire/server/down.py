@@ -6,8 +6,10 @@ sends how far the model has moved since it last sent one to this worker, and the
     server    d = x - y_w,  y_w = x,  sends C(d + e_w),  e_w = d + e_w - C(d + e_w)      with error feedback
     worker    x_w = x_w + C(d + e_w)
 
-What is lost on the way stays in e_w, which the server keeps for each worker, and is made up for by later answers:
-x_w + e_w = x whenever the worker has just been answered. Without a memory the losses add up.
+What is lost on the way stays in e_w, and is made up for by later answers: x_w + e_w = x whenever the worker has just
+been answered. So d + e_w = x - x_w, and that is what the server computes: for each worker it keeps x_w, to the bit,
+and what x_w loses by rounding is made up for, too. With a residual that decays the server keeps y_w and e_w; without
+a memory it keeps y_w, and the losses add up.
 
 Reference: Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze: parallel stochastic gradient descent with double-pass
 error-compensated compression", ICML 2019, arXiv 1905.05957, whose server sends the same to all workers in step.
@@ -53,7 +55,9 @@ class Sender:
         self._channel, self._layout, self._comm, self._seed, self._shard = channel, layout, comm, seed, shard
         self._changes = changes  # by worker, where only what has changed is sent
         lossy = range(workers) if channel is not None else range(0)
-        self._aimed = {rank: x.clone() for rank in lossy}
+        memory = None if channel is None else channel.memory
+        self._follows = memory is not None and memory.feedback is not None and memory.whole
+        self._base = {rank: x.clone() for rank in lossy}  # x_w where it follows, y_w elsewhere
         self._memory: dict[int, State] = {}
         if channel is not None:
             self._memory = {rank: channel.memory.init(x) for rank in lossy}
@@ -67,26 +71,41 @@ class Sender:
             return self._changes[rank].pack(x) if self._changes else x.detach().clone().view(torch.uint8)
         key = Key(self._seed, self._sent[rank], rank, self._shard, HOP)
         self._sent[rank] += 1
-        moved = x - self._aimed[rank]
-        self._aimed[rank].copy_(x)
-        payload = self._channel.send(moved, self._memory[rank], Context(self._comm, self._layout, key))
+        base, owed = self._base[rank], self._memory[rank]
+        if self._follows:
+            owed["residual"].zero_()  # all that the worker lacks is in x - x_w
+        payload = self._channel.send(x - base, owed, Context(self._comm, self._layout, key))
         assert payload is not None  # a memory that skips is refused
-        if has is not None:
-            has.add_(self._channel.encoder.decode(payload, self._layout, key=key))
+        if self._follows or has is not None:
+            decoded = self._channel.encoder.decode(payload, self._layout, key=key)
+            if has is not None:
+                has.add_(decoded)
+        if self._follows:
+            base.add_(decoded)
+        else:
+            base.copy_(x)
         return payload.data
 
     def save(self) -> dict[str, Any]:
         """Plain values and tensors."""
         memory = [[rank, dict(state)] for rank, state in self._memory.items()]
-        return {"aimed": [[rank, x] for rank, x in self._aimed.items()], "memory": memory, "sent": list(self._sent)}
+        aimed = [[rank, self._aimed(rank)] for rank in self._base]
+        has = [[rank, x] for rank, x in self._base.items()] if self._follows else []
+        return {"aimed": aimed, "memory": memory, "sent": list(self._sent), "has": has}
+
+    def _aimed(self, rank: int) -> Tensor:
+        """y_w."""
+        return self._base[rank] + self._memory[rank]["residual"] if self._follows else self._base[rank]
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Go on where `save` was called."""
-        for rank, x in saved["aimed"]:
-            self._aimed[rank].copy_(x)
         for rank, state in saved["memory"]:
             for name, t in state.items():
                 self._memory[rank][name].copy_(t)
+        for rank, x in saved["aimed"]:
+            self._base[rank].copy_(x - self._memory[rank]["residual"] if self._follows else x)
+        for rank, x in saved.get("has", []):  # what x_w is to the bit, which states of thinwire 0.1 do not say
+            self._base[rank].copy_(x)
         self._sent = list(saved["sent"])
         self.forget()
 
@@ -97,8 +116,8 @@ class Sender:
 
     def restart(self, x: Tensor) -> None:
         """All workers have `x`, and nothing is owed to them."""
-        for aimed in self._aimed.values():
-            aimed.copy_(x)
+        for base in self._base.values():
+            base.copy_(x)
         if self._channel is not None:
             self._memory = {rank: self._channel.memory.init(x) for rank in self._memory}
         self.forget()

@@ -8,8 +8,8 @@ With alpha_i the share of worker i (1/n unless `shares` are given), x_i where it
               x = prox of gamma r at xbar                           to that worker alone
 
 gamma is the learning rate; it need not shrink with delays. S follows from the seed, the push and the rank, so that
-values travel without their places. Once the server has found where the optimum is zero, answers are sparse too: they
-hold only what has changed since the last one.
+values travel without their places. x_i and xbar are sums of all that was ever sent, and are kept in float64. Once
+the server has found where the optimum is zero, answers are sparse too: they hold what has changed since the last one.
 
 Reference: Grishchenko, Iutzeler, Malick, Amini, "Distributed learning with sparse communications by identification",
 2020, arXiv 1812.03871.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 
+from thinwire.core.slots import SUM
 from thinwire.kernels import philox
 from thinwire.server.keys import Keyed
 from thinwire.server.prox import check_l1, soft
@@ -73,14 +74,15 @@ class Spy(Rule):
 
     def arrived(self, push: Push, book: Book) -> None:
         """Follow x_i, map, answer."""
-        xbar = book.state.setdefault("xbar", book.x.clone())
+        xbar = book.state.get("xbar", book.x).to(SUM, copy=True)  # float32 in states of thinwire 0.1
         xbar.add_(push.gradient, alpha=self.shares[push.rank] if self.shares else 1 / book.workers)
+        book.state["xbar"] = xbar
         book.replace(soft(xbar, book.lr(push) * self.l1) if self.l1 else xbar, [push])
         book.answer(push.rank)
 
     def worker(self, x: Tensor, workers: int) -> State:
         """x_i, as the server has it."""
-        return {"mine": x.clone()}
+        return {"mine": x.to(SUM, copy=True)}
 
     def places(self, key: Key, n: int) -> Tensor:
         """S."""
@@ -90,7 +92,7 @@ class Spy(Rule):
         """What changes of x_i on S."""
         keys = self.places(work.key, work.x.numel()).to(work.x.device)
         changed = work.x - work.lr * work.gradient - state["mine"]
-        return Keyed(keys, changed[None, keys])
+        return Keyed(keys, changed[None, keys].to(work.x.dtype))
 
     def sent(self, decoded: Tensor, state: State) -> None:
         """x_i moves on S."""
