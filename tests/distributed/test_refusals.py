@@ -238,7 +238,10 @@ def differing(what: str) -> str:
     ("what", "sentence"),
     [
         ("method", "ranks differ in method: ranks 0, 1 have qsgd:bits=4; rank 2 has qsgd:bits=8"),
-        ("model", "ranks differ in model: ranks 0, 2 have [('0.weight', (24, 16))"),
+        (
+            "model",
+            "ranks differ in what 0.weight is: ranks 0, 2 have a parameter that is trained; rank 1 has nothing",
+        ),
         ("version", "ranks differ in thinwire version: rank 0 has 9.9; ranks 1, 2 have"),
         ("seed", "ranks differ in seed: rank 0 has 0; rank 1 has 1; rank 2 has 2"),
         ("bytes", "ranks differ in the bytes of 1000 elements: ranks 0, 2 have [2032]; rank 1 has [4032]"),
@@ -248,6 +251,59 @@ def test_ranks_that_differ_all_hear_in_what(what: str, sentence: str) -> None:
     for told in on_ranks(differing, 3, what):
         assert sentence.replace("qsgd:bits=4", "qsgd") in told.replace("qsgd:bits=4", "qsgd")
         assert told.startswith("ValueError")
+
+
+def other_tensors(what: str) -> nn.Module:
+    """A model with a part that is frozen, and on rank 1 with one tensor that is another."""
+    model = nn.Sequential(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.Linear(24, 4).requires_grad_(False))
+    if dist.get_rank() == 1:
+        if what == "half":
+            model[0].bfloat16()
+        if what == "buffer's shape":
+            model[1].running_mean = torch.zeros(12)
+        if what == "buffer's dtype":
+            model[1].num_batches_tracked = torch.zeros((), dtype=torch.int32)
+        if what == "no buffer":
+            del model[1].running_var
+        if what == "another buffer":
+            model.register_buffer("mask", torch.ones(3))
+        if what == "frozen":
+            model[2] = nn.Linear(24, 5).requires_grad_(False)
+        if what == "thawed":
+            model[2].weight.requires_grad_()
+    return model
+
+
+TENSORS = {
+    "half": "the dtype of 0.weight: ranks 0, 2 have float32; rank 1 has bfloat16",
+    "buffer's shape": "the shape of 1.running_mean: ranks 0, 2 have (24,); rank 1 has (12,)",
+    "buffer's dtype": "the dtype of 1.num_batches_tracked: ranks 0, 2 have int64; rank 1 has int32",
+    "no buffer": "what 1.running_var is: ranks 0, 2 have a buffer; rank 1 has nothing",
+    "another buffer": "what mask is: ranks 0, 2 have nothing; rank 1 has a buffer",
+    "frozen": "the shape of 2.weight: ranks 0, 2 have (4, 24); rank 1 has (5, 24)",
+    "thawed": "what 2.weight is: ranks 0, 2 have a parameter that is frozen; rank 1 has a parameter that is trained",
+}
+
+
+def differing_tensors() -> list[str]:
+    """What attach raises; at last, none, although ranks list the same tensors in another order."""
+    told = []
+    for what in TENSORS:
+        model = other_tensors(what)
+        told.append(said(partial(tw.attach, model, optimizer_of(model), tw.methods.qsgd())))
+    names = ("one", "two") if dist.get_rank() == 1 else ("two", "one")
+    model = nn.Linear(16, 4)
+    for number, name in enumerate(names):
+        model.register_buffer(name, torch.full((3 if name == "one" else 5,), dist.get_rank() + number))
+    tw.attach(model, optimizer_of(model), tw.methods.qsgd()).detach()
+    return [*told, str({name: buffer.tolist() for name, buffer in sorted(model.named_buffers())})]
+
+
+def test_every_tensor_that_attach_sends_is_compared_first() -> None:
+    end = "make the tensors of the model alike on all ranks before this call"
+    for told in on_ranks(differing_tensors, 3):
+        assert told[:-1] == [f"ValueError: ranks differ in {part}; {end}" for part in TENSORS.values()]
+        assert told[-1] == str({"one": [1, 1, 1], "two": [0, 0, 0, 0, 0]})
 
 
 def second_attach() -> list[str]:

@@ -43,12 +43,13 @@ def attach(
 ) -> Wire:
     """Exchange the gradients of `model` with `method` from here on; every rank calls it with the same arguments.
 
-    Parameters and buffers become those of rank 0. Each backward pass exchanges what it computed and leaves the
-    result in `p.grad`, so that clipping, a GradScaler and `optimizer.step` see it. Where several optimizers share the
-    model, give all of them in a list, and go on stepping each. Tensors below `min_size` elements and tensors whose
-    names match a pattern in `exclude` travel uncompressed. Without `min_size` those are vectors below 10,000
-    elements, and matrices too unless they add much to the bytes; methods that keep no magnitudes compress all. Rank 0
-    logs what share of the bytes travels compressed, and warns if it is less than half.
+    Parameters and buffers become those of rank 0, after a look at whether all ranks have the same ones. Each backward
+    pass exchanges what it computed and leaves the result in `p.grad`, so that clipping, a GradScaler and
+    `optimizer.step` see it. Where several optimizers share the model, give all of them in a list, and go on stepping
+    each. Tensors below `min_size` elements and tensors whose names match a pattern in `exclude` travel uncompressed.
+    Without `min_size` those are vectors below 10,000 elements, and matrices too unless they add much to the bytes;
+    methods that keep no magnitudes compress all. Rank 0 logs what share of the bytes travels compressed, and warns if
+    it is less than half.
     A rank that does not answer for `timeout` seconds is an error; one that has died is noticed at once.
 
     When a gradient is not finite on some rank, `on_nonfinite` says what happens to the optimizer's next step on all

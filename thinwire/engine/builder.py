@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch.distributed as dist
 
 from thinwire.engine.averages import check_tested_model, may_keep_points
+from thinwire.engine.handshake import Fields
 from thinwire.engine.legal import check_method
 from thinwire.engine.loop import Loop
 from thinwire.engine.meet import meet
@@ -48,6 +49,7 @@ class Builder:
     optimizer: Optimizer | None
     members: list[Trained]
     buffers: Mapping[str, Tensor]
+    tensors: Callable[[], Mapping[str, str]]  # what ranks compare of the model
     group: dist.ProcessGroup
     settings: Settings
     share: Share
@@ -66,8 +68,9 @@ class Builder:
         items = [item for _, item in self.members]
         kinds = sorted({item.device.type for item in items})
         plan = plan_of(method, items, settings.min_size, settings.exclude)
-        fields = {
-            "model": str([(item.name, item.shape) for item in items]),
+        fields: Fields = {
+            "the tensors of the model": self.tensors(),
+            "the order of parameters": str([item.name for item in items]),
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,

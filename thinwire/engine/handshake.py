@@ -1,35 +1,44 @@
 """Handshake: before the first step all ranks compare what they are about to do.
 
 Each rank sends a short description, field by field. If the descriptions differ, every rank learns in which field, and
-which ranks have which value.
+which ranks have which value. A field may have fields of its own, as the tensors of a model do: a digest is sent for
+them, and the fields themselves only if the digests differ.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from thinwire.core.comm import to_bytes, to_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from thinwire.core.comm import Comm
 
+Fields: TypeAlias = Mapping[str, "str | Mapping[str, str]"]
 LENGTH = 200  # characters of a value that are shown
 
 
-async def handshake(comm: Comm, mine: Mapping[str, str]) -> str:
+async def handshake(comm: Comm, mine: Fields) -> str:
     """Empty if all ranks have the same fields, else one sentence, which is the same on all ranks."""
-    data = to_tensor(json.dumps(dict(mine)).encode())
-    everybody = [json.loads(to_bytes(said)) for said in await comm.all_gather(data)]
-    for field in mine:
+    short = {field: value if isinstance(value, str) else _digest(value) for field, value in mine.items()}
+    everybody = [json.loads(to_bytes(said)) for said in await comm.all_gather(to_tensor(json.dumps(short).encode()))]
+    for field in dict.fromkeys(field for said in everybody for field in said):
         values = [str(said.get(field, "nothing")) for said in everybody]
         if len(set(values)) > 1:
+            parts = mine.get(field)
+            if isinstance(parts, Mapping):
+                return f"{await handshake(comm, parts)}; make {field} alike on all ranks before this call"
             return f"ranks differ in {field}: {describe(values)}"
     return ""
+
+
+def _digest(fields: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(fields), sort_keys=True).encode()).hexdigest()
 
 
 async def in_common(comm: Comm, names: list[str]) -> list[str]:

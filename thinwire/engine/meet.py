@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from thinwire.comm import backend
 from thinwire.core.types import Layout
 from thinwire.core.version import VERSION
 from thinwire.engine.groups import Wanted
-from thinwire.engine.handshake import handshake
+from thinwire.engine.handshake import Fields, handshake
 from thinwire.engine.motion import Motion, depth_of
 from thinwire.engine.runner import Runner
 from thinwire.engine.store import warn_of_restarts
@@ -34,7 +34,7 @@ def meet(
     group: dist.ProcessGroup,
     settings: Settings,
     seed: int,
-    fields: Mapping[str, str],
+    fields: Fields,
     optimizer: Optimizer | None,
     lanes: int,
 ) -> tuple[ProcessTransport, Runner]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, final
@@ -30,7 +31,7 @@ from thinwire.engine.misuse import check_method_type, check_unclaimed, claim, un
 from thinwire.engine.parameters import Trained
 from thinwire.engine.plan import Plan, check_exclude
 from thinwire.engine.planner import resume, said
-from thinwire.engine.replicas import equalise, floating, synchronise
+from thinwire.engine.replicas import described, described_parts, equalise, floating, synchronise
 from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
 from thinwire.engine.stepping import Traffic, warn_without_round
@@ -66,6 +67,7 @@ class Wire:
             optimizer,
             members,
             floating(model),
+            partial(described_parts, members) if equal else partial(described, model),
             group,
             settings,
             self._share,
