@@ -43,7 +43,7 @@ class Run:
     def save(self, path: Path) -> None:
         """Write one file per rank, since residuals differ between ranks."""
         parts = {name: part.state_dict() for name, part in self._parts().items()}
-        torch.save(parts, path)
+        tw.save(parts, path)
 
     def load(self, path: Path) -> None:
         """Go on where `save` was called."""

@@ -41,7 +41,7 @@ def train(config: dict) -> None:
         if step in (14, 29):
             with tempfile.TemporaryDirectory() as folder:  # Ray puts the files of all ranks together
                 kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
-                torch.save({**kept, "step": step + 1}, Path(folder) / f"rank{rank}.pt")
+                tw.save({**kept, "step": step + 1}, Path(folder) / f"rank{rank}.pt")
                 figures = {"step": step + 1, "first": losses[0], "loss": losses[-1], **wire.stats()}
                 ray.train.report(figures, checkpoint=Checkpoint.from_directory(folder))
     wire.detach()

@@ -1,7 +1,7 @@
 """thinwire: train PyTorch models across slow networks, with fewer bits on the wire.
 
-`attach`, `ddp_hook` and `fsdp` train; `methods` has one factory per paper, and `method("qsgd:bits=4")` makes one
-from its id.
+`attach`, `ddp_hook` and `fsdp` train, and `save` writes checkpoints; `methods` has one factory per paper, and
+`method("qsgd:bits=4")` makes one from its id.
 The parts of a method lie in one namespace per axis: `compressors`, `codecs`, `memory`, `exchange`, `server`,
 `topology` and `sync`. `simulate` trains on workers and networks that are not there, which `sim` describes; `plan`
 says what a method would make of a step. `optim` has the optimizers that some methods need. `integrations` has
@@ -18,6 +18,7 @@ from thinwire.core.by_id import method
 from thinwire.core.channel import Channel
 from thinwire.core.compressor import Compressor
 from thinwire.core.errors import PayloadError, PeerError
+from thinwire.core.files import save
 from thinwire.core.method import Method, Overlap
 from thinwire.core.payload import Payload
 from thinwire.core.types import Context, Key, Layout
@@ -56,6 +57,7 @@ __all__ = [
     "optim",
     "plan",
     "run",
+    "save",
     "server",
     "sim",
     "simulate",

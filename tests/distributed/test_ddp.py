@@ -107,7 +107,7 @@ def test_a_hook_equals_attach_and_resumes_bit_for_bit(tmp_path: Any) -> None:
         for (same, resumed, refused, events, equal), name in zip(found, METHODS, strict=True):
             assert same, name
             assert resumed, name
-            assert "load this rank's own file" in refused
+            assert ("load this rank's own file" in refused) == (name != "qsgd"), name  # which keeps no memory
             assert events < 100, name  # those of the last round alone
             assert equal, name
 

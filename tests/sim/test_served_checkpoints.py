@@ -18,7 +18,7 @@ from thinwire import Channel
 from thinwire.comm.clock import VirtualClock
 from thinwire.comm.stragglers import Stragglers
 from thinwire.compressors import Qsgd, ScaledSign
-from thinwire.engine.checkpoint import collect, restore
+from thinwire.engine.checkpoint import checked, collect, restore
 from thinwire.exchange import Server
 from thinwire.memory import ErrorFeedback
 from thinwire.server import Asgd, AsyLpg, Backup, DcAsgd, R2sp, Rule, Softsync, Spy, Ssp
@@ -69,7 +69,8 @@ def trained(
         worker.begin()
         await driver.start()
         if states is not None:
-            found = await restore(runner, driver.loop.buckets, states, on_resize="mean")
+            looked_at = checked(runner, driver.loop.buckets, driver.schedule, states, "mean")
+            found = await restore(runner, driver.loop.buckets, looked_at, on_resize="mean")
             driver.load(found.own, resized=found.resized)
             await driver.schedule.adopt(found)
             if not found.resized:

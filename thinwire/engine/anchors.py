@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire import kernels
+from thinwire.engine.damage import check_moments
 from thinwire.server.plain import copied
 from thinwire.server.steppers import Outer
 
@@ -121,6 +122,10 @@ class Anchors:
         for name, p in self._named():
             if name in saved:
                 self.optimizer.state[p] = {key: _placed(value, p) for key, value in saved[name].items()}
+
+    def check(self, who: str, saved: Any) -> None:
+        """Raise ValueError if `save` cannot have returned this."""
+        check_moments(who, "outer", saved, {name: (self._stepper, p, 1) for name, p in self._named()})
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [

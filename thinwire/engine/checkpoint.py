@@ -22,8 +22,10 @@ from torch import Tensor
 from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.config import from_json
 from thinwire.core.version import VERSION
+from thinwire.engine.checksums import check_checksums, digest
 from thinwire.engine.damage import FORMAT, check_entries, check_tensors
 from thinwire.engine.from_disk import fill, metadata_of
+from thinwire.engine.handshake import handshake
 from thinwire.engine.pieces import Held, Piece, assembled, covered, held, pieces, stored
 
 if TYPE_CHECKING:
@@ -31,11 +33,13 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.runner import Runner
+    from thinwire.engine.schedules.base import Schedule
 
 T = TypeVar("T")
 COMMON = ("ranks", "round", "seed", "method")  # the same in the states of all ranks
 OnResize = Literal["mean", "reset", "error"]
 Saved = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+States = Mapping[int, Mapping[str, Any]]  # by rank
 
 
 def collect(runner: Runner, buckets: Sequence[Bucket], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -66,16 +70,20 @@ class Restored(NamedTuple):
     fresh: bool  # whether memories are then forgotten
 
 
-async def restore(
-    runner: Runner, buckets: Sequence[Bucket], saved: Saved, *, on_resize: OnResize, same: bool = True
-) -> Restored:
+async def agree_on(runner: Runner, states: States, schedule: Schedule) -> None:
+    """ValueError on all ranks if some have states of another run or time. Every rank calls it."""
+    mine = {name: str(value) for name, value in _in_common(next(iter(states.values())), schedule).items()}
+    wrong = await runner.transport.launch(lambda comm: handshake(comm, mine))
+    if wrong:
+        raise ValueError(f"the states come from different runs or times: {wrong}")
+
+
+async def restore(runner: Runner, buckets: Sequence[Bucket], states: States, *, on_resize: OnResize) -> Restored:
     """Fill the memories; one that was not saved for a parameter starts anew. Every rank calls it.
 
-    A state that cannot be loaded on some rank is an error on all of them, and leaves everything as it was. The state
-    of another method is an error too, unless `same` is False.
+    The states were looked at (`checked`), or `collect` has made them in this process.
     """
     comm = runner.comm
-    states = await agreed(runner, lambda: _checked(runner, buckets, saved, on_resize, same=same))
     first = states.get(comm.rank, next(iter(states.values())))
     by_rank = {rank: held(state["tensors"]) for rank, state in states.items()}
     own = by_rank[comm.rank] if first["ranks"] == comm.size else None
@@ -120,13 +128,18 @@ def _resized(by_rank: Mapping[int, Held], wanted: Piece, comm: Comm) -> Tensor |
     return assembled([own], wanted) if slot.on_resize == "keep" and covered(own, wanted) else None
 
 
-async def agreed(runner: Runner, work: Callable[[], T]) -> T:
-    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone."""
+async def agreed(runner: Runner, work: Callable[[], T], any_shard: Callable[[bool], bool] = bool) -> T:
+    """The result of `work`; what it raises on one rank is raised on every rank, so that none goes on alone.
+
+    `any_shard` says whether it has failed on a rank that holds another shard of this replica.
+    """
     wrong, result = "", None
     try:
         result = work()
     except Exception as error:  # whatever it is, the state is not what `collect` made
         wrong = str(error) or repr(error)
+    if any_shard(bool(wrong)) and not wrong:
+        wrong = "the state of another shard of this replica cannot be loaded; the rank that holds it says why"
     said = await runner.transport.launch(lambda comm: _tell(comm, wrong))
     told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
     if told:
@@ -138,41 +151,75 @@ async def _tell(comm: Comm, text: str) -> list[str]:
     return [to_bytes(said).decode().strip() for said in await comm.all_gather(to_tensor((text or " ").encode()))]
 
 
-def _checked(
-    runner: Runner, buckets: Sequence[Bucket], saved: Saved, on_resize: OnResize, *, same: bool
+def checked(
+    runner: Runner, buckets: Sequence[Bucket], schedule: Schedule, saved: Saved, on_resize: OnResize
 ) -> dict[int, Mapping[str, Any]]:
-    """The states by rank, if they can be loaded here."""
+    """The states by rank, if they can be loaded here; ValueError otherwise. Nothing is changed."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
     states = states_of(saved)
     names = [n for b in buckets for c in b.chunks for n in c.state] + [n for b in buckets for n in b.extra]
+    comm = runner.comm
     for rank, state in states.items():
-        check_entries(f"the state of rank {rank}", state)
-        if same:
-            _check_method(runner.method, state)
+        who = f"the state of rank {rank}"
+        check_entries(who, state)
+        _check_method(runner.method, state)
         _check_model(buckets, state["parameters"])
         # Names may tell of neighbours, so those of other ranks, or of another number of ranks, are not known here.
-        own = same and rank == runner.comm.rank and state["ranks"] == runner.comm.size
-        check_tensors(f"the state of rank {rank}", state, names if own else ())
-    comm, first = runner.comm, next(iter(states.values()))
+        own = rank == comm.rank and state["ranks"] == comm.size
+        check_tensors(who, state, names if own else ())
+        schedule.check(who, state, own=own)
+        if own:
+            _check_models(who, comm, buckets, state)
+        check_checksums(who, state)
+    first = next(iter(states.values()))
     for rank, state in states.items():
-        for entry in ("ranks", "seed", "method") if runner.method.exchange.served else COMMON:
-            if state[entry] != first[entry]:
+        for entry, value in _in_common(state, schedule).items():
+            if value != (common := _in_common(first, schedule)[entry]):
                 raise ValueError(
-                    f"the states come from different runs or times: '{entry}' is {first[entry]!r} for rank "
-                    f"{min(states)} and {state[entry]!r} for rank {rank}"
+                    f"the states come from different runs or times: '{entry}' is {common!r} for rank "
+                    f"{min(states)} and {value!r} for rank {rank}"
                 )
+    if first["ranks"] != comm.size and on_resize == "error":
+        raise ValueError(f'saved on {first["ranks"]} ranks, loaded on {comm.size}; write on_resize="mean" or "reset"')
+    if _any_will_do(comm, buckets, schedule):
+        return {comm.rank: first}
     if first["ranks"] == comm.size:
         if comm.rank not in states:
-            raise ValueError(f"rank {comm.rank} was given the state of rank {min(states)}; load this rank's own file")
-    elif on_resize == "error":
-        raise ValueError(f'saved on {first["ranks"]} ranks, loaded on {comm.size}; write on_resize="mean" or "reset"')
+            raise ValueError(
+                f"rank {comm.rank} was given the state of rank {min(states)}, and each has memories of its own; load "
+                "this rank's own file, or on all ranks one file with wire.gather_state()"
+            )
     elif on_resize == "mean" and len(states) < first["ranks"]:
         raise ValueError(
             f"saved on {first['ranks']} ranks, loaded on {comm.size}: the mean needs all their states; "
-            "write wire.load_state_dict([torch.load(f) for f in files])"
+            "write wire.load_state_dict([torch.load(f) for f in files]), or save one file with wire.gather_state()"
         )
     return states
+
+
+def _in_common(state: Mapping[str, Any], schedule: Schedule) -> dict[str, Any]:
+    """What must be the same in the states of all ranks."""
+    served = schedule.loop.method.exchange.served
+    entries = {name: state[name] for name in COMMON if not (served and name == "round")}
+    tensors = {key: x for key, x in state["tensors"].items() if key.split("|")[0] in schedule.shared_extra}
+    return {**entries, **schedule.in_common(state), **({"tensors": digest(tensors)} if tensors else {})}
+
+
+def _any_will_do(comm: Comm, buckets: Sequence[Bucket], schedule: Schedule) -> bool:
+    """Whether this rank keeps nothing that others do not keep as well."""
+    shared = schedule.shared_extra
+    return not schedule.loop.method.exchange.served and all(
+        piece.where[0] in shared if piece.model else piece.slot.replicated for piece in pieces(comm, buckets)
+    )
+
+
+def _check_models(who: str, comm: Comm, buckets: Sequence[Bucket], state: Mapping[str, Any]) -> None:
+    """A memory may start anew, but not a model or an anchor."""
+    own = held(state["tensors"])
+    for piece in pieces(comm, buckets):
+        if piece.model and not covered(own, piece):
+            raise ValueError(f"{who} lacks '{piece.where[0]}' for elements of {piece.where[1]}; it is damaged")
 
 
 def _check_method(method: Method, state: Mapping[str, Any]) -> None:
@@ -184,6 +231,24 @@ def _check_method(method: Method, state: Mapping[str, Any]) -> None:
             f"the state was saved with another method: {differs}; attach with that one, "
             "load, and write wire.switch(method)"
         )
+
+
+async def gathered(runner: Runner, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The states of all ranks in one dict, on rank 0; the others get an empty one. Every rank calls it."""
+
+    async def gather(comm: Comm) -> dict[str, Any]:
+        if comm.rank:
+            buffer = io.BytesIO()
+            torch.save(dict(state), buffer)
+            await comm.send(0, to_tensor(buffer.getvalue()))
+            return {}
+        out = dict(state)
+        for source in range(1, comm.size):
+            data = (await comm.recv(source))[1]
+            out |= torch.load(io.BytesIO(to_bytes(data)), map_location="cpu", weights_only=True)
+        return out
+
+    return await runner.transport.launch(gather)
 
 
 def read(path: str, name: str = "wire") -> list[dict[str, Any]]:
@@ -232,7 +297,7 @@ async def _share(comm: Comm, lacking: list[str], own: Held) -> dict[int, Held]:
     torch.save({f"{m}|{n}": parts for (m, n), parts in own.items() if m in wanted}, buffer)
     shared: dict[int, Held] = {}
     for rank, data in enumerate(await comm.all_gather(to_tensor(buffer.getvalue()))):
-        loaded = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu")
+        loaded = torch.load(io.BytesIO(to_bytes(data)), map_location="cpu", weights_only=True)
         shared[rank] = {(key.split("|", 1)[0], key.split("|", 1)[1]): parts for key, parts in loaded.items()}
     return shared
 

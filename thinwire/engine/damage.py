@@ -6,7 +6,7 @@ Every entry must be present, have the right type, and hold a possible value. A V
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from thinwire.engine.pieces import read_key
+from thinwire.server.steppers import Stepper, remembered
 
 FORMAT = 1
 
@@ -67,6 +68,60 @@ def check_tensors(who: str, state: Mapping[str, Any], memories: Collection[str])
         for (_, end, one), (begin, _, other) in pairwise(pieces):
             if begin < end:
                 raise ValueError(f"{who} has '{one}' and '{other}', which hold the same elements")
+
+
+def check_like(who: str, path: str, value: Any, like: Any) -> None:
+    """Refuse what has not the form of `like`: its keys, lengths, types and shapes, with finite numbers."""
+    where = f"has '{path}' ="
+    if isinstance(like, Mapping):
+        if not isinstance(value, Mapping) or set(map(str, value)) != set(map(str, like)):
+            raise _wrong(who, where, value, f"a dict with {', '.join(map(str, like)) or 'nothing'}")
+        for key, part in like.items():
+            check_like(who, f"{path}.{key}", value[key], part)
+    elif isinstance(like, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(like):
+            raise _wrong(who, where, value, f"a list of {len(like)}")
+        for number, (part, other) in enumerate(zip(value, like, strict=True)):
+            check_like(who, f"{path}.{number}", part, other)
+    elif isinstance(like, Tensor):
+        _check_tensor(who, path, value, like.shape)
+    elif isinstance(like, bool) or like is None or isinstance(like, str):
+        if type(value) is not type(like):
+            raise _wrong(who, where, value, f"{type(like).__name__}")
+    elif isinstance(like, int):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(who, where, value, "a whole number")
+    elif not _is_number(value):
+        raise _wrong(who, where, value, "a number")
+
+
+def check_counts(who: str, path: str, values: Any, *, least: int = 0) -> None:
+    """Refuse what is not whole numbers, `least` or more; or one such number."""
+    for value in values if isinstance(values, Sequence) else [values]:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise _wrong(who, f"has '{path}' with", value, f"a whole number, {least} or more")
+
+
+def check_moments(who: str, path: str, moments: Any, steppers: Mapping[str, tuple[Stepper, Tensor, int]]) -> None:
+    """Refuse what is not an optimizer's state by parameter: each has what a step of its stepper leaves.
+
+    `steppers` has by parameter who steps, a tensor like it, and the number of parameter groups.
+    """
+    if not isinstance(moments, Mapping):
+        raise _wrong(who, f"has '{path}' =", moments, "a dict")
+    for name, kept in moments.items():
+        if name not in steppers:
+            raise ValueError(f"{who} has '{path}.{name}', but there is no such parameter")
+        if kept != {}:  # a parameter that has not been stepped yet
+            check_like(who, f"{path}.{name}", kept, remembered(*steppers[name]))
+
+
+def _check_tensor(who: str, path: str, value: Any, shape: torch.Size) -> None:
+    if not isinstance(value, Tensor) or value.shape != shape:
+        given = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"
+        raise ValueError(f"{who} has '{path}' of {given}; it is damaged: expected a tensor of shape {list(shape)}")
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        raise ValueError(f"{who} has '{path}' with elements that are not finite")
 
 
 def _wrong(who: str, where: str, value: Any, what: str) -> ValueError:

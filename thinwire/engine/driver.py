@@ -79,7 +79,7 @@ class Driver:
         loop.filling.succeed(filling)
         self.schedule = schedule(loop)
         self._life = Life(self.schedule.run)
-        found = await checkpoint.restore(loop.runner, loop.buckets, kept, on_resize="error")
+        found = await checkpoint.restore(loop.runner, loop.buckets, checkpoint.states_of(kept), on_resize="error")
         self.schedule.load(found.own, resized=False)
 
     async def backward_ends(self) -> None:

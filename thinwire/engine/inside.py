@@ -91,8 +91,12 @@ class Inside:
         On another number of ranks, pass the states of all ranks as a list: residuals are then shared out so that
         their mean over ranks stays what it was ("mean"), start anew ("reset"), or are refused ("error").
         """
+        self.take(inside_state.checked(self.how, self.calls, state, on_resize=on_resize))
+
+    def take(self, residuals: inside_state.Checked) -> None:
+        """Go on with residuals that were looked at."""
         with torch.no_grad():
-            self.seed = inside_state.restore(self.how, self.calls, state, on_resize=on_resize)
+            self.seed = inside_state.restore(self.calls, residuals)
         for call in self.calls:
             call.seed = self.seed
 
@@ -134,8 +138,8 @@ class Inside:
                 raise ValueError(wrong)
 
 
-def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
-    """Load what a wire has saved of its shard groups, and return the rest."""
+def split(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> tuple[Saved, inside_state.Checked | None]:
+    """What a wire has saved besides its shard groups; and of these, what `inside` would take up."""
     if not isinstance(saved, Mapping | Sequence):
         raise ValueError(
             f"{type(saved).__name__} is not a state of thinwire: write wire.load_state_dict(s) with what "
@@ -147,11 +151,13 @@ def taken(inside: Inside | None, saved: Saved, *, on_resize: OnResize) -> Saved:
         how = ReduceScatter.from_json(json.loads(next(iter(found[0].values()))["about"])["inside"])
         raise ValueError(f"the state was saved with a compressed reduce-scatter; write tw.fsdp(..., inside={how!r})")
     if inside is None or (not found and inside.how.residual == "none"):
-        return saved
+        return saved, None
     if not found:
         raise ValueError(
             "the state was saved without a compressed reduce-scatter; leave `inside` out, and load again"
         )
-    inside.load_state_dict(found[0] if len(found) == 1 else found, on_resize=on_resize)
+    residuals = inside_state.checked(
+        inside.how, inside.calls, found[0] if len(found) == 1 else found, on_resize=on_resize
+    )
     rest = [{key: value for key, value in one.items() if key != "inside"} for one in several]
-    return rest[0] if isinstance(saved, Mapping) else [one for one in rest if one]
+    return (rest[0] if isinstance(saved, Mapping) else [one for one in rest if one]), residuals

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from thinwire.core.types import Key, Layout
 from thinwire.core.version import VERSION
 from thinwire.engine import checkpoint
 from thinwire.engine.checkpoint import OnResize
+from thinwire.engine.checksums import check_checksums, sealed
 from thinwire.engine.reduce_scatter import UnitReduceScatter
 from thinwire.engine.units import Cut
 from thinwire.exchange.reduce_scatter import ReduceScatter
@@ -46,7 +47,7 @@ def collect(how: ReduceScatter, seed: int, calls: Sequence[UnitReduceScatter]) -
             for name in call.kept.layout.names:
                 parts = call.kept.parts(name)
                 tensors |= {f"{part}|{name}": t.detach().clone() for part, t in parts.items()}
-    state = {"format": FORMAT, "thinwire": VERSION, "about": json.dumps(about), "tensors": tensors}
+    state = sealed({"format": FORMAT, "thinwire": VERSION, "about": json.dumps(about), "tensors": tensors})
     return {f"rank{dist.get_rank()}": state}
 
 
@@ -60,8 +61,15 @@ def _needed(ranks: Sequence[str]) -> Sequence[str]:
     return [own] if own in ranks and len(ranks) == dist.get_world_size() else ranks
 
 
-def restore(how: ReduceScatter, calls: Sequence[UnitReduceScatter], saved: Saved, *, on_resize: OnResize) -> int:
-    """Fill the residuals; returns the seed. Everything is looked at before anything is changed."""
+class Checked(NamedTuple):
+    """What `restore` goes on with."""
+
+    first: Mapping[str, Any]
+    found: list[tuple[UnitReduceScatter, str, Found]]
+
+
+def checked(how: ReduceScatter, calls: Sequence[UnitReduceScatter], saved: Saved, *, on_resize: OnResize) -> Checked:
+    """The residuals that this rank takes up; ValueError if they cannot be loaded here. Nothing is changed."""
     if on_resize not in get_args(OnResize):
         raise ValueError(f"on_resize={on_resize!r}: write one of {', '.join(map(repr, get_args(OnResize)))}")
     states = {rank: _parsed(how, rank, state) for rank, state in checkpoint.states_of(saved).items()}
@@ -72,11 +80,18 @@ def restore(how: ReduceScatter, calls: Sequence[UnitReduceScatter], saved: Saved
             _check_shape(name, cut, first)
             if call.kept is not None and name in call.kept.layout.names:
                 found.append((call, name, _found(how, call, name, states, on_resize)))
+    for rank, state in checkpoint.states_of(saved).items():
+        check_checksums(f"the state of rank {rank}", state)
+    return Checked(first, found)
+
+
+def restore(calls: Sequence[UnitReduceScatter], residuals: Checked) -> int:
+    """Fill the residuals; returns the seed."""
     for call in calls:
-        call.round = max((first["rounds"][name] for name in call.unit.cuts()), default=0)
-    for call, name, data in found:
+        call.round = max((residuals.first["rounds"][name] for name in call.unit.cuts()), default=0)
+    for call, name, data in residuals.found:
         _put(call, name, data)
-    seed: int = first["seed"]
+    seed: int = residuals.first["seed"]
     return seed
 
 

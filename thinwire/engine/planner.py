@@ -25,7 +25,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from thinwire.core.comm import to_bytes, to_tensor
-from thinwire.engine import checkpoint
 from thinwire.engine.order import newest_first
 from thinwire.engine.plan import Item, Parcel, Plan, plan_of
 from thinwire.engine.planned import RULES, Cost, end, fit
@@ -252,15 +251,16 @@ def said(loop: Loop) -> dict[str, Any]:
     return {"buckets": names(loop.plan)} if loop.planner is not None and loop.planner.measured.done else {}
 
 
-async def resume(driver: Driver, saved: checkpoint.Saved) -> None:
-    """Go on with the buckets of the run that was saved, if it had planned some. Every rank calls it."""
-    loop, own = driver.loop, driver.loop.planner
-    if own is None:
-        return
-    plan = await checkpoint.agreed(loop.runner, lambda: own.of_states(list(checkpoint.states_of(saved).values())))
-    if plan is not None:
-        own.measured.done = True
-        await driver.renew(plan)
+def saved_plan(loop: Loop, states: Mapping[int, Mapping[str, Any]]) -> Plan | None:
+    """The buckets of the run that was saved, if it had planned some."""
+    return None if loop.planner is None else loop.planner.of_states([*states.values()])
+
+
+async def resume(driver: Driver, plan: Plan) -> None:
+    """Go on with the buckets of the run that was saved. Every rank calls it."""
+    assert driver.loop.planner is not None
+    driver.loop.planner.measured.done = True
+    await driver.renew(plan)
 
 
 def _edges(parcels: Sequence[Parcel]) -> list[int]:

@@ -91,6 +91,13 @@ class Sharded(Share):
         (one,) = state.values()
         return {f"{REPLICA}{dist.get_rank(self._replicas)}": to_replica(one, self._members, self.gather)}
 
+    def check_gathered(self) -> None:
+        """It would not fit, and torch.distributed.checkpoint stores it for any number of ranks."""
+        raise ValueError(
+            'under tw.fsdp no rank can hold the states of all; write dcp.save({"wire": wire}, checkpoint_id=path), '
+            "and wire.load_state_dict(wire.read(path)) on any number of ranks"
+        )
+
     def loaded(self, saved: checkpoint.Saved) -> checkpoint.Saved:
         """One state per replica, of this rank's shard."""
         found: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from thinwire.engine import checkpoint
+from thinwire.engine.checksums import sealed
 
 if TYPE_CHECKING:
     from thinwire.core.method import Method
@@ -46,6 +47,10 @@ class Share(ABC):
         """The form in which a state of this rank goes into a checkpoint."""
 
     @abstractmethod
+    def check_gathered(self) -> None:
+        """ValueError if one rank cannot have the states of all."""
+
+    @abstractmethod
     def loaded(self, saved: checkpoint.Saved) -> checkpoint.Saved:
         """The states again, from that form."""
 
@@ -72,8 +77,11 @@ class Whole(Share):
         """There are none."""
 
     def stored(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As it is."""
-        return state
+        """As it is, with checksums."""
+        return {rank: sealed(mine) for rank, mine in state.items()}
+
+    def check_gathered(self) -> None:
+        """It can."""
 
     def loaded(self, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> checkpoint.Saved:
         """As it is."""

@@ -25,12 +25,12 @@ from thinwire.engine.averages import mean_of, moments
 from thinwire.engine.builder import Builder
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import MakeDriver, Removable
-from thinwire.engine.inside import Inside, taken
+from thinwire.engine.inside import Inside, split
 from thinwire.engine.local import local
 from thinwire.engine.misuse import check_method_type, check_unclaimed, claim, unclaim
 from thinwire.engine.parameters import Trained
 from thinwire.engine.plan import Plan, check_exclude
-from thinwire.engine.planner import resume, said
+from thinwire.engine.planner import resume, said, saved_plan
 from thinwire.engine.replicas import described, described_parts, equalise, floating, synchronise
 from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
@@ -215,7 +215,7 @@ class Wire:
             self._average()
             self._begin()
         else:
-            self._restore(kept, on_resize="error", same=False)
+            self._restore(checkpoint.states_of(kept), on_resize="error")
         self._advise()
         self._transport.watch.beating = False
 
@@ -231,20 +231,40 @@ class Wire:
         state = self._share.stored(checkpoint.collect(self._runner, self._loop.buckets, more))
         return state if self.inside is None else {**state, "inside": self.inside.state_dict()}
 
+    def gather_state(self) -> dict[str, Any]:
+        """What `state_dict` returns on every rank, in one dict on rank 0; the others get an empty one.
+
+        Every rank calls it. One file holds it, `load_state_dict` takes it whole, and any number of ranks can load it.
+        """
+        self._share.check_gathered()
+        return self._transport.run(checkpoint.gathered(self._runner, self.state_dict()))
+
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, on_resize: checkpoint.OnResize = "mean"
     ) -> None:
-        """Go on where `state_dict` was taken; every rank calls it.
+        """Go on where `state_dict` or `gather_state` was taken; every rank calls it.
 
-        On another number of ranks, pass the states of all ranks as a list: every rank then takes the mean of the
+        Methods that keep nothing of a rank's own take the state of any rank. On another number of ranks, pass what
+        `gather_state` returned, or the states of all ranks as a list: every rank then takes the mean of the
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
-        self._driver.run(self._driver.schedule.settle())  # what is loaded afterwards must not be stepped
+        runner, schedule = self._runner, self._driver.schedule
+        self._driver.run(schedule.settle())  # what is loaded afterwards must not be stepped
         self._share.forget_copies()
-        state = self._share.loaded(taken(self.inside, state, on_resize=on_resize))
-        self._driver.run(resume(self._driver, state))
-        found = self._restore(state, on_resize=on_resize)
+
+        def checked() -> tuple[checkpoint.States, inside_state.Checked | None, Plan | None]:
+            rest, residuals = split(self.inside, state, on_resize=on_resize)
+            states = checkpoint.checked(runner, self._loop.buckets, schedule, self._share.loaded(rest), on_resize)
+            return states, residuals, saved_plan(self._loop, states)
+
+        states, residuals, plan = self._transport.run(checkpoint.agreed(runner, checked, self._share.agree))
+        self._transport.run(checkpoint.agree_on(runner, states, schedule))
+        if self.inside is not None and residuals is not None:
+            self.inside.take(residuals)
+        if plan is not None:
+            self._driver.run(resume(self._driver, plan))
+        found = self._restore(states, on_resize=on_resize)
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))
@@ -322,11 +342,8 @@ class Wire:
         self._hooks.append(hook)
 
     @torch.no_grad()
-    def _restore(
-        self, state: checkpoint.Saved, *, on_resize: checkpoint.OnResize, same: bool = True
-    ) -> checkpoint.Restored:
-        work = checkpoint.restore(self._runner, self._loop.buckets, state, on_resize=on_resize, same=same)
-        return self._transport.run(work)
+    def _restore(self, states: checkpoint.States, *, on_resize: checkpoint.OnResize) -> checkpoint.Restored:
+        return self._transport.run(checkpoint.restore(self._runner, self._loop.buckets, states, on_resize=on_resize))
 
     @torch.no_grad()
     def _average(self) -> None:

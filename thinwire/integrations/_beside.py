@@ -14,7 +14,9 @@ from typing import Any
 
 import fsspec
 import torch
+from fsspec.implementations.local import LocalFileSystem
 
+from thinwire.core import files
 from thinwire.integrations._state_file import read_state
 
 FOLDER = "thinwire"
@@ -33,6 +35,9 @@ def save(path: str | os.PathLike[str], rank: int, state: Mapping[str, Any]) -> N
     target = place(path, rank)
     system, inside = fsspec.core.url_to_fs(target)
     system.makedirs(os.path.dirname(inside), exist_ok=True)
+    if isinstance(system, LocalFileSystem):
+        files.save(dict(state), inside)
+        return
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     with system.transaction, system.open(inside, "wb") as file:

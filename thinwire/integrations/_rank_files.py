@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.distributed as dist
 
+from thinwire.core.files import save
 from thinwire.integrations._agree import agreed, gathered
 from thinwire.integrations._state_file import read_state
 
@@ -41,9 +42,7 @@ class RankFiles:
         def write() -> None:
             path = self._path(folder, dist.get_rank())
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".part")
-            torch.save(state, beside)
-            beside.replace(path)  # a file is complete, or it is not there
+            save(state, path)
 
         agreed(write)
 

@@ -65,7 +65,7 @@ class Book:
         self.grants: dict[int, float] = {}
         self.pushes = self.used = self.dropped = self.lost = 0
         self.staleness: Counter[int] = Counter()
-        self._views, self._stepper = _views(self.x, parts), stepper
+        self._views, self._stepper, self._groups = _views(self.x, parts), stepper, groups
         self._optimizer = stepper.optimizer(
             [
                 [p for part, (p, _) in zip(parts, self._views, strict=True) if part.group == group]
@@ -201,6 +201,12 @@ class Book:
             "rule": plain(self.state),
             "down": copied(self.down.save()),
         }
+
+    @property
+    def moments_of(self) -> dict[str, tuple[Stepper, Tensor, int]]:
+        """By tensor of the model who steps it, a tensor like it, and the number of parameter groups."""
+        cuts = zip(self.parts, self._views, strict=True)
+        return {part.name: (self._stepper, p.detach(), self._groups) for part, (p, _) in cuts}
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any]) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+import torch
+from torch import nn
 from torch.optim import LBFGS
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from thinwire.sync.outer import OuterStep
@@ -117,3 +119,15 @@ class Idle(Stepper):
     def rate(self, lr: float) -> float:
         """The worker's."""
         return lr
+
+
+def remembered(stepper: Stepper, like: Tensor, groups: int) -> dict[str, Any]:
+    """What the optimizer of a stepper remembers of a tensor, from a step with zeros in its place."""
+    p = nn.Parameter(torch.zeros_like(like))
+    optimizer = stepper.optimizer([[p], *([] for _ in range(groups - 1))])
+    if optimizer is None:
+        return {}
+    stepper.prepare(optimizer, [1.0] * groups, 1.0)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return dict(optimizer.state[p]) if p in optimizer.state else {}

@@ -22,6 +22,7 @@ import torch
 
 from thinwire.core.budget import no_worse, total
 from thinwire.core.types import Key, Layout
+from thinwire.engine.damage import check_counts
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
 from thinwire.engine.stats import compression_error
@@ -83,6 +84,21 @@ class Adapted(Schedule):
     async def save(self) -> dict[str, Any]:
         """The choice; G goes with the memories."""
         return {"choices": self.loop.kept["choices"], "choice": dict(self.loop.kept["choice"])}
+
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """Options by name; a tensor that was not compressed then has none."""
+        check_counts(who, "choices", state.get("choices"))
+        choice, options = state.get("choice"), len(self._adapt.choices)
+        if not isinstance(choice, Mapping):
+            raise ValueError(f"{who} has no dict 'choice'; it is damaged")
+        for name, option in choice.items():
+            check_counts(who, f"choice.{name}", option)
+            if name not in state["parameters"] or option >= options:
+                raise ValueError(f"{who} has 'choice' with {name!r} = {option}; it is damaged")
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Rank 0 has chosen for all."""
+        return {"choices": state["choices"], "choice": dict(state["choice"])}
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on with the choice, which on another number of ranks is as good."""

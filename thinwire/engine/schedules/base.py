@@ -29,6 +29,7 @@ class Schedule(ABC):
     )
 
     into_forward = False  # whether steps are taken in the forward pass after them
+    shared_extra: tuple[str, ...] = ()  # tensors in the buckets' `extra` that are the same on all ranks
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -48,6 +49,16 @@ class Schedule(ABC):
     async def save(self) -> dict[str, Any]:
         """What a checkpoint needs beside the memories; tensors are put into the buckets' `extra`."""
         return dict(self.loop.kept)
+
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:  # noqa: B027
+        """Raise ValueError if `save` cannot have returned this; nothing is changed.
+
+        A state that is this rank's `own` fits what it has now; others may be of another number of ranks.
+        """
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What a state says that must be the same on all ranks, by entry."""
+        return {}
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:  # noqa: B027  (gradients save nothing)
         """Take up what `save` returned, after the memories and `extra` have been restored."""

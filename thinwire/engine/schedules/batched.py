@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from thinwire.core.batches import Taken
+from thinwire.engine.damage import check_counts, check_like
 from thinwire.engine.events import Gradient, Overdue, StepBegins, StepEnds
 from thinwire.engine.local import like
 from thinwire.engine.schedules.base import Schedule
@@ -46,6 +47,7 @@ class Batched(Schedule):
         self._budget, self._runs = self._batches.budget(ranks), self._batches.runs(ranks)
         loop.kept = {"first": 0, "agreed": False, "taken": list(Taken()), "samples": 0}
         if self._batches.theta:
+            self.shared_extra = ("start",)
             loop.extra("start")
 
     async def run(self) -> None:
@@ -87,6 +89,17 @@ class Batched(Schedule):
     async def save(self) -> dict[str, Any]:
         """What was taken; y goes with the memories."""
         return {**self.loop.kept, "taken": list(self.loop.kept["taken"])}
+
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """Counts."""
+        for name, now in self.loop.kept.items():
+            check_like(who, name, state.get(name), now)
+            if name != "agreed":
+                check_counts(who, name, state[name])
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """All of it."""
+        return {name: state[name] for name in self.loop.kept}
 
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Go on in the middle of a run, also on another number of ranks."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from thinwire.engine.agreement import Agreed
+from thinwire.engine.agreement import LAST, Agreed
+from thinwire.engine.damage import check_counts, check_like
 from thinwire.engine.runner import Round
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
@@ -40,7 +41,8 @@ class Late(Schedule):
         self._staleness = loop.method.sync.staleness or 0
         self._open: deque[list[Round] | list[Result]] = deque()
         loop.filling.copies = True
-        loop.extra(*(f"late{age}" for age in range(self._staleness)))
+        self.shared_extra = tuple(f"late{age}" for age in range(self._staleness))
+        loop.extra(*self.shared_extra)
 
     async def run(self) -> None:
         """Launch what backward computed, and deliver what it computed so many passes ago."""
@@ -73,6 +75,21 @@ class Late(Schedule):
             said.append({"broken": max(agreed.broken for _, agreed in results), "used": used})
         return {**await super().save(), "late": said}
 
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """Results under way: at most as many as may be late."""
+        late = state.get("late")
+        if not isinstance(late, list | tuple) or len(late) > self._staleness:
+            raise ValueError(f"{who} has no list 'late' of at most {self._staleness} results; it is damaged")
+        for age, result in enumerate(late):
+            check_like(who, f"late.{age}", result, {"broken": 0, "used": []} | _lists(result))
+            check_counts(who, f"late.{age}.broken", result["broken"])
+            if result["broken"] > LAST or not {*result["used"]} <= {*state["parameters"]}:
+                raise ValueError(f"{who} has 'late.{age}' of tensors or ranks that are not there; it is damaged")
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Which results are under way."""
+        return {"late": state["late"]}
+
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:
         """Results of earlier steps, which on another number of ranks are as good."""
         self._open = deque()
@@ -93,3 +110,9 @@ class Late(Schedule):
         found = [(part.x, await runner.wait(part)) if isinstance(part, Round) else part for part in one]
         runner.check([part for part in one if isinstance(part, Round)])
         return found
+
+
+def _lists(result: Any) -> dict[str, Any]:
+    """Names in a list, of which there may be any number."""
+    used = result.get("used") if isinstance(result, Mapping) else None
+    return {"used": [""] * len(used)} if isinstance(used, list | tuple) else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from thinwire.engine.damage import check_counts
 from thinwire.engine.events import Ends, Gradient, Settle, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.stats import SAMPLE_EVERY
@@ -91,6 +92,14 @@ class Models(Schedule):
         for bucket, model in zip(self.loop.buckets, self.loop.models(), strict=True):
             bucket.extra["model"].copy_(model)  # the bucket itself may be under way
         return await super().save()
+
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """The steps since the last exchange; states of old lack the entry."""
+        check_counts(who, "local", state.get("local", 0))
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Ranks meet after so many steps."""
+        return {"local": state.get("local", 0)}
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:

@@ -28,6 +28,8 @@ import torch
 
 from thinwire.engine import averages
 from thinwire.engine.anchors import Anchors
+from thinwire.engine.checksums import digest
+from thinwire.engine.damage import check_counts, check_like
 from thinwire.engine.events import Ends, StepBegins, StepEnds
 from thinwire.engine.handshake import differing
 from thinwire.engine.schedules.base import Schedule
@@ -57,6 +59,7 @@ class Outer(Schedule):
         of = self._of = cast("Delta", loop.method.sync.of)
         self.hears_loss = of.period.hears_loss
         self._gossips = loop.method.exchange.scope == "neighbours"
+        self.shared_extra = () if self._gossips else ("anchor",)
         self._fragments: list[list[tuple[Bucket, list[Trained]]]] = [[] for _ in range(of.fragments)]
         for bucket, members in zip(loop.buckets, loop.members, strict=True):
             self._fragments[bucket.fragment].append((bucket, members))
@@ -278,6 +281,21 @@ class Outer(Schedule):
         kept = {name: list(value) if isinstance(value, list) else value for name, value in self.loop.kept.items()}
         losses = self.loop.losses.save() if self._of.period.hears_loss else []
         return {**kept, "outer": self.anchors.save(), "losses": losses}
+
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """Counts, moments of the outer optimizer, and sums of losses."""
+        for name, like in self.loop.kept.items():
+            check_like(who, name, state.get(name), like)
+            if name != "first":
+                check_counts(who, name, state[name], least=CLOSED if name == "used" else 0)
+        self.anchors.check(who, state.get("outer"))
+        losses = state.get("losses")
+        check_like(who, "losses", losses, [0.0, 0] if losses else [])
+
+    def in_common(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """All but the losses; where neighbours gossip, anchors and their moments are each rank's own."""
+        entries = {name: state[name] for name in self.loop.kept}
+        return entries if self._gossips else {**entries, "outer": digest(state["outer"])}
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Any], *, resized: bool) -> None:

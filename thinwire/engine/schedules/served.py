@@ -25,7 +25,7 @@ from thinwire.engine.events import Ends, Settle, StepBegins, StepEnds
 from thinwire.engine.half import Half, stepper_of, worker_half
 from thinwire.engine.schedules.base import CHANGED, Schedule
 from thinwire.engine.serving import Serving
-from thinwire.engine.shelf import ENTRY, Whole, checked, mean_memory, put_together, vector
+from thinwire.engine.shelf import ENTRY, Whole, check, check_own, mean_memory, put_together, vector
 from thinwire.exchange.server import Server
 from thinwire.server.book import Book, Part
 from thinwire.server.changes import Changes
@@ -122,10 +122,16 @@ class Served(Schedule):
             return {ENTRY: {"worker": self._kept(), "server": server}}
         return {ENTRY: {"worker": None, "server": None if self._server is None else await self._server.still()}}
 
+    def check(self, who: str, state: Mapping[str, Any], *, own: bool) -> None:
+        """Worker and server; this rank's own have the form of those that it has."""
+        check(who, state, self._layout)
+        if own:
+            book = None if self._server is None else self._server.book
+            check_own(who, state[ENTRY], self._kept() if self._trains else None, book)
+
     async def adopt(self, found: Restored) -> None:
         """Take up this rank's worker and server, or on another number of ranks what all servers had."""
         runner, states, self._start = self.loop.runner, found.everybody, None
-        await agreed(runner, lambda: checked(states, self._layout))
         if not found.resized:
             self._resume(found.own[ENTRY])
         else:
