@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -324,8 +325,47 @@ def advised() -> None:
         wires[-1].detach()
 
 
+def resumed() -> None:
+    """Rank 0 is told that residuals start at zero, if the optimizer was resumed and the wire was not."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("thinwire").addHandler(handler)
+    words = "SGD goes on from earlier steps, and what {} keeps between steps"
+    for name, state, says in (
+        ("ecq-sgd", {}, False),
+        ("ecq-sgd", {}, True),
+        ("diloco:every=2", {}, True),
+        ("int4", {}, False),
+        ("ecq-sgd", {"keep": True}, False),
+    ):
+        lines.clear()
+        with tw.attach(model, optimizer, tw.method(name), min_size=0) as wire:
+            if state:
+                wire.load_state_dict(wire.state_dict())
+            steps_of(model, [optimizer], 2)
+            wire.switch(tw.method(name))
+            steps_of(model, [optimizer], 2)
+        told = [line for line in lines if words.format(name) in line]
+        assert len(told) == (says and dist.get_rank() == 0), (name, lines)
+    logging.getLogger("thinwire").removeHandler(handler)
+
+
 def everything() -> None:
-    for case in (advised, several, left_out, wrapped, other_steps, half_a_step, sends, points, refused_points):
+    for case in (
+        advised,
+        resumed,
+        several,
+        left_out,
+        wrapped,
+        other_steps,
+        half_a_step,
+        sends,
+        points,
+        refused_points,
+    ):
         case()
 
 

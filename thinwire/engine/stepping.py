@@ -3,12 +3,15 @@
 `Steps` counts the steps of that optimizer. If another one steps the same parameters in its place, or something else
 moves them, ranks that exchange models never meet, and no residual follows a learning rate. Nothing else would tell.
 
+`Resumed` looks whether the optimizer goes on from earlier training, and the wire does not.
+
 `Traffic` compares torch's counts of collectives before and after the first steps: an optimizer that averages by
 itself sends in float32, beside what is compressed and counted.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -17,15 +20,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from thinwire.engine.groups import ours
 from thinwire.engine.local import local
 from thinwire.engine.optimizers import name_of_optimizer, parts_of
 from thinwire.optim.step_hooks import on_step
+from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
@@ -48,6 +52,14 @@ SENDS = (
     "{own} communicates in its step ({count} collectives on torch.distributed), which is neither compressed nor in "
     "wire.stats(); write an optimizer that leaves this to the wire, such as torch.optim.AdamW or torch.optim.Muon"
 )
+
+
+FRESH = (
+    "%s goes on from earlier steps, and what %s keeps between steps (residuals, an outer momentum) starts at zero; "
+    "to resume both, write wire.load_state_dict(state) with what wire.state_dict() returned then"
+)
+
+log = logging.getLogger("thinwire")
 
 
 @final
@@ -150,6 +162,33 @@ def warn_without_round(method: Method, rounds: int, steps: Steps | None) -> None
         return
     if why := steps.without_round():
         warnings.warn(f"{method.id} has exchanged nothing, and the models of ranks differ: {why}", stacklevel=2)
+
+
+def keeps_something(method: Method) -> bool:
+    """Whether it has residuals, predictions or an outer momentum, without which a resumed run is another one."""
+    of = method.sync.of
+    momentum = isinstance(of, Delta) and not of.outer.adds_up
+    return momentum or any(channel.memory.remembers for channel in method.exchange.channels)
+
+
+@final
+class Resumed:
+    """Says so, once, unless the wire's own state has been loaded by the first step."""
+
+    def __init__(self, optimizer: Optimizer, method: Method) -> None:
+        self._optimizer, self._method = optimizer, method
+        self._hooks = on_step(optimizer, self._begins, lambda *_: self.remove()) if keeps_something(method) else []
+
+    def remove(self) -> None:
+        """Look no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _begins(self, *_: Any) -> None:
+        kept = [value for state in self._optimizer.state.values() for value in state.values()]
+        if any(isinstance(value, Tensor) and value.dim() and bool(local(value).any()) for value in kept):
+            log.warning(FRESH, name_of_optimizer(self._optimizer), self._method.id)
 
 
 @final

@@ -34,7 +34,7 @@ from thinwire.engine.planner import resume, said, saved_plan
 from thinwire.engine.replicas import described, described_parts, equalise, floating, synchronise
 from thinwire.engine.settings import Settings
 from thinwire.engine.share import Share, Whole
-from thinwire.engine.stepping import Traffic, warn_without_round
+from thinwire.engine.stepping import Resumed, Traffic, warn_without_round
 from thinwire.engine.telemetry import stamp
 
 
@@ -77,6 +77,7 @@ class Wire:
         )
         self._skipped = 0  # steps left out under methods before a switch
         self._hooks: list[Removable] = []
+        self._resumed: Resumed | None = None  # until the first step, on rank 0
         self.inside: Inside | None = None  # what compresses inside the shard groups, under `fsdp`
         self._build(method, settings.seed)
         try:
@@ -91,6 +92,9 @@ class Wire:
         self._transport.watch.beating = False
         if optimizer is not None:
             self._hold(Traffic(optimizer, group))
+            if self._runner.comm.rank == 0:
+                self._resumed = Resumed(optimizer, method)
+                self._hold(self._resumed)
         self._advise()
         claim(members, optimizer)
 
@@ -265,6 +269,8 @@ class Wire:
         if plan is not None:
             self._driver.run(resume(self._driver, plan))
         found = self._restore(states, on_resize=on_resize)
+        if self._resumed is not None:
+            self._resumed.remove()
         self._driver.load(found.own, resized=found.resized)
         with torch.no_grad():
             self._transport.run(self._driver.schedule.adopt(found))

@@ -29,6 +29,7 @@ SECTIONS = (
         "Guides",
         (
             "training",
+            "your-optimizer",
             "fsdp",
             "integrations",
             "integrations/*",
