@@ -319,9 +319,10 @@ def advised() -> None:
     wires: list[tw.Wire] = []
     for size, words in ((0, ["ecq-sgd adds noise to every gradient"]), (10_000, [])):
         told = warned(lambda: wires.append(tw.attach(model, optimizer, tw.methods.ecq_sgd(), min_size=size)))  # noqa: B023
-        assert [one.partition(",")[0] for one in told] == (words if dist.get_rank() == 0 else [])
+        told = [one.partition(",")[0] for one in told if "AdamW" in one]
+        assert told == (words if dist.get_rank() == 0 else []), told
         told = warned(lambda: wires[-1].switch(tw.methods.int4()))
-        assert not told
+        assert not [one for one in told if "AdamW" in one]
         wires[-1].detach()
 
 
