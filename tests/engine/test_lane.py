@@ -13,7 +13,7 @@ from thinwire.engine.lane import Lane
 
 
 def lane(slots: int) -> Lane:
-    return Lane([cast(Processes, number) for number in range(slots)], lambda error: error)
+    return Lane([cast(Processes, number) for number in range(slots)], lambda error, number: error)
 
 
 def test_each_slot_works_in_launch_order_whatever_takes_longest() -> None:
@@ -54,7 +54,7 @@ def test_no_more_is_open_than_there_are_slots() -> None:
 
 
 def test_an_error_is_explained_and_the_slot_goes_on() -> None:
-    explained = Lane([cast(Processes, 0)], lambda error: RuntimeError(f"because of {error}"))
+    explained = Lane([cast(Processes, 0)], lambda error, number: RuntimeError(f"because of {error}"))
 
     def broken(driver: Any) -> None:
         raise ValueError("this")
@@ -69,7 +69,7 @@ def test_an_error_is_explained_and_the_slot_goes_on() -> None:
 def test_small_work_that_follows_closely_is_handed_over_together_in_its_slots_and_order() -> None:
     now: list[float] = [0.0]
     done: list[tuple[Any, int]] = []
-    two = Lane([cast(Processes, number) for number in range(2)], lambda error: error, now=lambda: now[0])
+    two = Lane([cast(Processes, number) for number in range(2)], lambda error, number: error, now=lambda: now[0])
 
     def small(number: int) -> Any:
         return two.launch(lambda driver: done.append((driver, number)), 1000)

@@ -64,6 +64,18 @@ class EdgeError(RuntimeError):
         self.peers = peers
 
 
+def timed_out(error: BaseException) -> bool:
+    """Whether the network took too long, and did not break: gloo and torch say so in words alone.
+
+    >>> timed_out(RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 600000ms for recv"))
+    True
+    >>> timed_out(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:31922"))
+    False
+    """
+    text = str(error).lower()
+    return "timed out" in text or "timeout" in text
+
+
 @final
 class Processes:
     """Runs coroutines of this rank over `groups`: the process groups by their ranks, everybody's first.
@@ -284,7 +296,9 @@ class Processes:
         """Name the edge in an error, or go on without the peer where that is allowed."""
         other = ranks[peer]
         if self._patient:
-            raise EdgeError(f"the edge {self.comm.rank}-{other} broke: {error}", (other,)) from error
+            here, there = self._global[self.comm.rank], self._global[other]
+            what = "timed out" if timed_out(error) else "broke"
+            raise EdgeError(f"the edge {here}-{there} {what}: {error}", (there,)) from error
         broken.add(peer)
         self.comm.gone.add(other)
 

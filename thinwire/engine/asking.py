@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from thinwire.core.errors import PeerError
 from thinwire.engine.serving import Serving, wait_until
+from thinwire.engine.waiting import named
 from thinwire.server.words import AWAY, BUSY, LAST, PAUSED, READY, Message, Reply, is_word, reply
 
 if TYPE_CHECKING:
@@ -136,9 +137,12 @@ class Asking:
         shard, silent = self._asked, self._transport.now() - self._heard
         assert shard is not None
         if self._own is None and silent > self._transport.timeout:
-            text = f"the server on rank {shard.rank} goes on without this rank, which was silent for {silent:.0f} s"
-            return PeerError(f"{text}; write a longer timeout", (shard.rank,))
+            rank = self._transport.name(shard.rank)
+            text = f"the server on rank {rank} goes on without this rank, which was silent for {silent:.0f} s"
+            return PeerError(f"{text}; write a longer timeout", (rank,))
+        name = self._transport.name
         missing = () if self._own is None else getattr(self._transport.explain(error), "ranks", ())
-        shard = next((one for one in self._shards if one.rank in missing), shard)
-        text = f"the server on rank {shard.rank} is lost, and with it {shard} of the model: {error}"
-        return PeerError(text, (shard.rank,))
+        shard = next((one for one in self._shards if name(one.rank) in missing), shard)
+        text = f"the server on rank {name(shard.rank)} is lost, and with it {shard} of the model"
+        more = f"; {named(missing)} cannot be reached or do not answer" if len(missing) > 1 else ""
+        return PeerError(f"{text}{more}: {error}", missing or (name(shard.rank),))

@@ -127,7 +127,7 @@ class Crew(Transport):
         return gate
 
 
-def _explain(error: Exception) -> Exception:
+def _explain(error: Exception, work: int) -> Exception:
     """A connection that broke means that somebody is gone; everything else is this rank's own.
 
     The error that is raised does not refer to the first, whose traceback would keep the group and its connections.

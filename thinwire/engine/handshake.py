@@ -56,6 +56,11 @@ async def differing(comm: Comm, mine: int) -> str:
     return describe([to_bytes(said)[::-1].hex() for said in everybody])
 
 
+async def exchanged(comm: Comm, mine: str) -> list[str]:
+    """What every rank says, by rank."""
+    return [to_bytes(word).decode() for word in await comm.all_gather(to_tensor(mine.encode()))]
+
+
 def describe(values: list[str]) -> str:
     """Say who has what; long texts are shown from shortly before the place where they differ.
 

@@ -29,7 +29,7 @@ from thinwire.engine.ending import start_thread
 
 T = TypeVar("T")
 Work = Callable[[Processes], T]
-Explain = Callable[[Exception], Exception]
+Explain = Callable[[Exception, int], Exception]  # of the piece of work that has this number
 ENOUGH = 2**16  # bytes that are worth waking threads for
 SOON = 1e-3  # seconds in which small pieces of work may wait for company
 
@@ -219,7 +219,7 @@ def _run(driver: Processes, piece: Piece[Any], explain: Explain, turns: Turns | 
     except Exception as error:  # whatever it was, the main thread raises it
         if turns is not None:
             turns.end(piece.number)
-        piece.settle(None, explain(error))
+        piece.settle(None, explain(error, piece.number))
     else:
         if turns is not None:
             turns.end(piece.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,10 @@ def meet(
         raise ValueError(
             f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
         )
-    transport = ProcessTransport(group, wanted(method, group, settings, lanes), drops=settings.drop_dead)
+    served = method.exchange.served  # servers go on without a worker
+    transport = ProcessTransport(
+        group, wanted(method, group, settings, lanes), drops=settings.drop_dead, goes_on=served
+    )
     common = {
         "thinwire version": VERSION,
         "method": method.id,
@@ -66,12 +70,16 @@ def meet(
     if differs:
         transport.close(why="it detached after 0 rounds")
         raise ValueError(differs)
+    transport.introduce()
     if transport.comm.rank == 0:
         warn_of_restarts()
     if method.recipe.note and transport.comm.rank == 0:
         log.warning("%s: %s", method.id, method.recipe.note)
     telemetry = Telemetry(transport.now, transport.traffic, transport.comm.size)
-    return transport, Runner(method, transport, telemetry, Motion(optimizer, depth), seed)
+    runner = Runner(method, transport, telemetry, Motion(optimizer, depth), seed)
+    known = weakref.ref(runner)  # a thread has `where`, and must not keep the runner
+    transport.watch.where.rounds = lambda: 0 if (alive := known()) is None else alive.round
+    return transport, runner
 
 
 def wanted(method: Method, group: dist.ProcessGroup, settings: Settings, lanes: int) -> Wanted:

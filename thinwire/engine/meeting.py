@@ -60,10 +60,9 @@ class Meeting:
         while missing := self._ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])]):
             waited = time.monotonic() - begun
             if waited > self._timeout:
-                who = ", ".join(map(str, missing))
-                raise PeerError(
-                    f"of {watch.size} ranks, these did not come within {waited:.0f} s: {who}", tuple(missing)
-                )
+                absent = tuple(watch.names(rank) for rank in missing)
+                who = ", ".join(map(str, absent))
+                raise PeerError(f"of {watch.size} ranks, these did not come within {waited:.0f} s: {who}", absent)
             self._check_alive()
             time.sleep(SOON if waited < 1 else LATER)
         if self._barrier is not None:
@@ -121,7 +120,7 @@ class Meeting:
             if not beat or rank not in self._beats or self._beats[rank][0] != beat:
                 self._beats[rank] = beat, self._awake
             elif self._awake - self._beats[rank][1] > DEAD:
-                raise PeerError(f"rank {rank} of {watch.size} has stopped answering while ranks meet", (rank,))
+                raise watch.names.error([rank], "has stopped answering while ranks meet")
 
 
 def _start(work: Callable[[], T]) -> Future[T]:

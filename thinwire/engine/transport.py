@@ -23,10 +23,11 @@ from thinwire.core.comm import Comm, Traffic, Wait
 from thinwire.engine.beside import Beside, Threads
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.groups import Lent, Wanted, lend
+from thinwire.engine.handshake import exchanged
 from thinwire.engine.lane import Lane, Piece
 from thinwire.engine.meeting import Meeting
 from thinwire.engine.store import Place
-from thinwire.engine.watch import Watch
+from thinwire.engine.watch import Names, Watch
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Comm], Coroutine[Any, Any, T]]
@@ -43,6 +44,10 @@ class Transport(ABC):
     drops: bool  # whether it may go on without a neighbour
     traffic: list[Traffic]  # what has been sent
     now: Now  # the time in seconds
+
+    def name(self, rank: int) -> int:
+        """The number by which users know a rank."""
+        return rank
 
     @abstractmethod
     def launch(
@@ -75,9 +80,12 @@ class ProcessTransport(Transport):
 
     now: Now = staticmethod(time.perf_counter)
 
-    def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool) -> None:
+    def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool, goes_on: bool = False) -> None:
+        """Neighbours may be dropped with `drops`; with `goes_on`, ranks that are lost are otherwise dealt with."""
         self.group, self.timeout, self.drops = group, wanted.timeout, drops
-        self.watch = Watch(Place(group), dist.get_rank(group), dist.get_world_size(group))
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        names = Names([dist.get_global_rank(group, member) for member in range(size)], dist.get_world_size())
+        self.watch = Watch(Place(group), rank, size, names, goes_on=drops or goes_on)
         self.meeting = Meeting(self.watch, wanted.timeout, group)
         self._lent: list[Lent] = []
         self._beside: Threads | None = None
@@ -96,6 +104,10 @@ class ProcessTransport(Transport):
         self._forgotten.atexit = False  # `leave` is called at exit
         watch_over(self)
 
+    def name(self, rank: int) -> int:
+        """That of the whole world, also where some ranks exchange alone."""
+        return self.watch.names(rank)
+
     def launch(
         self, work: Work[T], clock: Clock | None = None, weight: int | None = None, *, aside: bool = False
     ) -> Piece[T]:
@@ -105,6 +117,12 @@ class ProcessTransport(Transport):
     def hand_over(self) -> None:
         """Wake the threads."""
         self.lane.hand_over()
+
+    def introduce(self) -> None:
+        """Let the ranks know where to ask each other what they do; every rank calls it."""
+        liveness = self.watch.listen(self.timeout)
+        places = self.call(lambda comm: exchanged(comm, liveness.place()))
+        liveness.introduce({rank: place for rank, place in enumerate(places) if rank != self.comm.rank})
 
     def explain(self, error: Exception) -> Exception:
         """Raise the alarm, as an error in a lane does."""
@@ -121,6 +139,8 @@ class ProcessTransport(Transport):
         mine = sum(self.comm.rank in edge for edge in edges)
         self._beside = Threads(lent, self.comm.gone if self.drops else None, self.timeout, mine)
         self.traffic += self._beside.traffic
+        if self.watch.liveness is not None:
+            self.watch.liveness.ask(on=True)  # whoever is there may wait for a word at any time
         return self._beside
 
     def call(self, work: Work[T]) -> T:
@@ -144,13 +164,17 @@ class ProcessTransport(Transport):
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
         if not piece.done():
             self.lane.hand_over()
+        if piece.ended(LOOK):
+            return piece.result()
         looked = time.monotonic()
-        while not piece.ended(LOOK):
-            if self.watch.alarmed.is_set():
-                raise self.watch.verdict()
-            if not self.drops and time.monotonic() - looked > LATE:
-                looked = time.monotonic()
-                self.watch.look_out(piece.number)
+        with self.watch.waits_for(piece.number) as look:
+            while not piece.ended(LOOK):
+                if self.watch.alarmed.is_set():
+                    raise self.watch.verdict()
+                if not self.drops and time.monotonic() - looked > LATE:
+                    looked = time.monotonic()
+                    self.watch.look_out(piece.number)
+                look()
         return piece.result()
 
     def close(self, *, failed: bool = False, why: str = "") -> None:

@@ -2,7 +2,11 @@
 
 A rank that fails raises an alarm in the store that the ranks met at. Every living rank has a thread that sees the
 alarm within half a second and signs the roll. The error names the ranks that have not signed when the roll is read.
-A rank that is killed raises no alarm, but its connections break, and the ranks that it talked to raise one.
+A rank that is killed raises no alarm, but its connections break, and the ranks that it talked to raise one. Others
+lose their connections because these ranks end. So every rank that raises the alarm reports what it has seen, and all
+choose the report of the one that was not broken off by another that reported, too.
+
+A rank that is lost with its machine, or that is alive and late, is found by `engine/liveness.py`.
 
 A rank that leaves while it stays alive (it detached early, or raised in a notebook) writes down how many pieces of
 work it had launched. Ranks launch the same work in the same order, so whoever waits for a later piece waits in vain.
@@ -18,18 +22,22 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar, final
 
 import torch.distributed as dist
 
-from thinwire.comm.processes import EdgeError
+from thinwire.comm.address import break_off
+from thinwire.comm.processes import EdgeError, timed_out
 from thinwire.core.errors import PeerError
 from thinwire.engine.ending import start_thread
+from thinwire.engine.liveness import Liveness
 from thinwire.engine.store import Ended, StoreError
+from thinwire.engine.waiting import Waiting, Whereabouts, named
 
 T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[dist.Store], Any]]
@@ -37,8 +45,11 @@ Enter = Callable[[Ended], dist.Store]  # opens the place where ranks meet
 LOOK = 0.5  # seconds between looks at the store
 ROLL = 3.0  # seconds that living ranks have to sign
 PATIENCE = 3.0  # seconds that a call to the store may take
+AT_ONCE = 1.0  # seconds in which a store answers that can be reached
 STORE = "the store that the ranks met at"
 FOR_EVER = 1 << 62  # more work than anybody launches
+MOST = 16  # reports that are read
+LONGER = "write a longer timeout where ranks may take that long"
 
 
 class _Leaver(NamedTuple):
@@ -48,18 +59,59 @@ class _Leaver(NamedTuple):
     rank: int
     why: str
 
-    def error(self, size: int) -> PeerError:
+    def error(self, names: Names) -> PeerError:
         """What those who wait for it raise."""
-        return PeerError(f"rank {self.rank} of {size} does not go on: {self.why}", (self.rank,))
+        return names.error([self.rank], f"does not go on: {self.why}")
+
+
+@final
+class Names:
+    """The numbers by which users know ranks: those of the whole world, also where some of them exchange alone."""
+
+    def __init__(self, ranks: Sequence[int], world: int) -> None:
+        self.ranks, self.world = tuple(ranks), world
+
+    def __call__(self, rank: int) -> int:
+        return self.ranks[rank]
+
+    def of(self, ranks: Iterable[int]) -> str:
+        """Ranks in a sentence."""
+        return f"{named([self(rank) for rank in ranks])} of {self.world}"
+
+    def error(self, ranks: Sequence[int], text: str) -> PeerError:
+        """A sentence that begins with these ranks."""
+        return PeerError(f"{self.of(ranks)} {text}", tuple(self(rank) for rank in ranks))
+
+
+class _Report(NamedTuple):
+    """What a rank saw when it raised the alarm."""
+
+    rank: int
+    text: str
+    broke: bool = False  # whether a connection did, which says nothing about why
+    timed_out: bool = False
+    late: tuple[int, ...] = ()  # those that were alive, and had not come
+    doing: str = ""  # what they did
+    seconds: float = 0.0  # the time-out
 
 
 @final
 class Watch:
     """The alarm, the roll and the list of leavers of one attach."""
 
-    def __init__(self, enter: Enter, rank: int, size: int) -> None:
+    def __init__(
+        self, enter: Enter, rank: int, size: int, names: Names | None = None, *, goes_on: bool = False
+    ) -> None:
+        """With `goes_on`, a rank that is lost is no reason to stop."""
         self.rank = rank
         self.size = size
+        self.names = names or Names(range(size), size)
+        self._goes_on = goes_on
+        self.cut_off = False  # from the store
+        self.where = Whereabouts(lambda: self.launched())
+        self.liveness: Liveness | None = None
+        self.waiting: Waiting | None = None
+        self._timeout = 0.0
         self.alarmed = threading.Event()
         self.beating = True  # while ranks meet, each shows that it is alive
         self.launched: Callable[[], int] = int  # pieces of work so far
@@ -73,14 +125,29 @@ class Watch:
         """Whether this rank or another has failed, so that nobody goes on."""
         return self.alarmed.is_set() or self._error is not None
 
+    def listen(self, timeout: float) -> Liveness:
+        """Let the others ask this rank what it does, and find out who is lost. `timeout` is that of exchanges."""
+        self._timeout = timeout
+        self.liveness = Liveness(self.where.status, self._lose)
+        self.waiting = Waiting(self.rank, self.where, self.liveness, self.names)
+        return self.liveness
+
+    def waits_for(self, work: int) -> AbstractContextManager[Callable[[], None]]:
+        """A block in which this rank waits for a piece of work; what it yields is called now and then."""
+        return nullcontext(_nothing) if self.waiting is None else self.waiting.piece(work)
+
     def stop(self) -> None:
-        """End the thread after the calls that are queued."""
+        """End the threads after the calls that are queued."""
         self._ended.set()
         self._calls.put(None)
+        if self.liveness is not None:
+            self.liveness.close()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end."""
+        """Wait for the threads to end."""
         self._thread.join(seconds)
+        if self.liveness is not None:
+            self.liveness.join(seconds)
 
     def ask(self, call: Callable[[dist.Store], T]) -> T:
         """The answer of the store; StoreError if none comes in time."""
@@ -95,12 +162,16 @@ class Watch:
         self._calls.put((future, call))
         return future
 
-    def explain(self, error: Exception) -> PeerError:
-        """Raise the alarm because of `error`, call the roll, and say who is missing or who failed and why."""
+    def explain(self, error: Exception, work: int | None = None) -> PeerError:
+        """Raise the alarm because of `error`, call the roll, and say who is missing or who failed and why.
+
+        `work` is the number of the piece of work that failed, where it was one.
+        """
         if self._error is None:
+            report = self._report(error, work)
             try:
-                if self.ask(lambda store: int(store.add("alarm", 1))) == 1:
-                    self.write("cause", f"rank {self.rank}: {type(error).__name__}: {error}")
+                number = self.ask(lambda store: int(store.add("alarm", 1)))
+                self.write(f"cause/{number}", json.dumps(report))
             except StoreError:
                 pass  # the verdict says so
         found = self.verdict(error)
@@ -132,7 +203,7 @@ class Watch:
         except StoreError:
             return  # whether that matters is found when an edge breaks or times out
         if left and left[0].work <= work:
-            raise left[0].error(self.size)
+            raise left[0].error(self.names)
 
     def write(self, key: str, value: str) -> None:
         """Set a key of the store."""
@@ -147,27 +218,76 @@ class Watch:
         return self.ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])])
 
     def _find(self, cause: Exception | None) -> PeerError:
-        missing, reported, left = list(range(self.size)), "", list[_Leaver]()
+        missing, reports, left = list(range(self.size)), list[_Report](), list[_Leaver]()
         try:
             self.write(f"here/{self.rank}", "1")
             until = time.monotonic() + ROLL
-            while (missing or not reported) and time.monotonic() < until:
+            while (missing or not _first(reports)) and time.monotonic() < until:
                 missing = self.missing({rank: f"here/{rank}" for rank in missing})
-                reported = self.read("cause")  # whoever raised the alarm writes it right after
+                reports += self._reports(len(reports))
                 time.sleep(0.05)
             left = self._left(missing)
         except StoreError as silent:
             return self.without_store(silent, cause)
         if left and len(left) == len(missing):
-            return left[0].error(self.size)
+            return left[0].error(self.names)
         missing = [rank for rank in missing if rank not in {one.rank for one in left}]  # who left did so for a reason
         if missing:
-            who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
             verb = "has" if len(missing) == 1 else "have"
-            text = f"{who} of {self.size} {verb} stopped answering; this exchange cannot be finished"
-            text += "" if cause is None else f" ({cause})"
-            return PeerError(text, tuple(missing))
-        return PeerError(f"the exchange failed on {reported or 'another rank'}")
+            text = f"{verb} stopped answering; this exchange cannot be finished"
+            return self.names.error(missing, text + ("" if cause is None else f" ({cause})"))
+        return self._reported(_first(reports) or next(iter(reports), None))
+
+    def _reports(self, known: int) -> list[_Report]:
+        """What ranks have reported, after the first ones: whoever raises the alarm writes it right after."""
+        count = self.ask(lambda store: int(store.add("alarm", 0)))
+        texts = [self.read(f"cause/{number}") for number in range(known + 1, min(count, MOST) + 1)]
+        return [_Report(*json.loads(text)) for text in itertools.takewhile(bool, texts)]
+
+    def _report(self, error: Exception, work: int | None) -> _Report:
+        """What this rank has seen."""
+        text = f"{type(error).__name__}: {error}"
+        if not timed_out(error):
+            return _Report(self.rank, text, isinstance(error, EdgeError) or "gloo/" in text)
+        late, doing = [], ""
+        if work is not None and self.waiting is not None:
+            late = self.waiting.find_late(work)
+            doing = self.waiting.describe(late)
+        return _Report(self.rank, text, False, True, tuple(late), doing, self._timeout)
+
+    def _reported(self, report: _Report | None) -> PeerError:
+        """The error where all ranks answer."""
+        if report is None:
+            return PeerError("the exchange failed on another rank")
+        if self.rank in report.late:
+            text = f"the other ranks have waited for this one, {self.names.of([self.rank])}, for {report.seconds:g} s"
+            return PeerError(f"{text}, and have given up: {LONGER}", (self.names(self.rank),))
+        if report.late:
+            text = f"did not come to an exchange within {report.seconds:g} s: {report.doing}. {LONGER.capitalize()}"
+            return self.names.error(report.late, text)
+        if report.timed_out:
+            text = f"an exchange timed out on {self.names.of([report.rank])}: it was not complete after "
+            text += f"{report.seconds:g} s, though all ranks answer and none is late. The network is slower than that"
+            return PeerError(f"{text}, or lost between some of them; {LONGER} ({report.text})")
+        return PeerError(f"the exchange failed on rank {self.names(report.rank)}: {report.text}")
+
+    def _lose(self, lost: dict[int, float]) -> None:
+        """Ranks cannot be reached any more. Called in the thread of `liveness`, where nobody waits for the store."""
+        assert self.liveness is not None
+        alarm: Future[Any] = Future()
+        if not self._goes_on and self._error is None:
+            self._error = self._unreachable(lost)
+            self.alarmed.set()
+            self._calls.put((alarm, lambda store: store.add("alarm", 1)))  # for those who ask nobody at the moment
+        else:
+            self._calls.put((alarm, lambda store: store.check(["alarm"])))
+        self.cut_off = not wait([alarm], AT_ONCE).done
+        break_off({self.liveness.peers[rank].place.host for rank in lost})
+
+    def _unreachable(self, lost: dict[int, float]) -> PeerError:
+        machines = "its machine has" if len(lost) == 1 else "their machines have"
+        text = f"cannot be reached: {machines} not answered for {max(lost.values()):.0f} s"
+        return self.names.error(sorted(lost), f"{text}; this exchange cannot be finished")
 
     def _left(self, ranks: Iterable[int]) -> list[_Leaver]:
         """Which of these ranks have left, the first to do so first: others may have left because of it."""
@@ -177,9 +297,13 @@ class Watch:
 
     def without_store(self, silent: StoreError, cause: Exception | None = None) -> PeerError:
         """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""
+        away = {} if self.liveness is None else self.liveness.away()
+        if away:
+            return self._unreachable(away)
         peers = cause.peers if isinstance(cause, EdgeError) else ()
         if peers:
-            return PeerError(f"rank {peers[0]} of {self.size} has stopped answering ({cause}); {silent}", peers)
+            text = f"rank {peers[0]} of {self.names.world} has stopped answering"
+            return PeerError(f"{text} ({cause}); {silent}", peers)
         return PeerError(f"{silent}; the process that hosts it (rank 0, unless a launcher does) has ended or hangs")
 
 
@@ -189,6 +313,20 @@ def answer(future: Future[T]) -> T:
         return future.result()
     except RuntimeError as error:
         raise StoreError(f"{STORE} is gone ({error})") from error
+
+
+def _nothing() -> None:
+    """Nobody is asked."""
+
+
+def _first(reports: Sequence[_Report]) -> _Report | None:
+    """The report that tells why the others are there; None if every rank was broken off by another.
+
+    A rank that gives up closes its connections, whatever it waited for.
+    """
+    late = next((report for report in reports if report.late), None)
+    own = next((report for report in reports if not report.broke), None)
+    return late or own
 
 
 def _serve(watch: Watch, enter: Enter, ended: threading.Event, calls: SimpleQueue[Call | None]) -> None:
@@ -205,11 +343,14 @@ def _serve(watch: Watch, enter: Enter, ended: threading.Event, calls: SimpleQueu
             call = calls.get(timeout=LOOK)
             if call is None:
                 return
-            _make(call, store)
+            if watch.cut_off:
+                call[0].set_exception(RuntimeError("this rank is cut off from it"))
+            else:
+                _make(call, store)
             del call
         except Empty:
             pass
-        if time.monotonic() - looked < LOOK:
+        if time.monotonic() - looked < LOOK or watch.cut_off:
             continue
         looked = time.monotonic()
         try:

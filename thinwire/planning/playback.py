@@ -109,7 +109,7 @@ class Playback(Transport):
         self._tape = tape
         # A lane hands its driver to the work and asks nothing else of it.
         players = cast("list[Processes]", [Player(ranks) for _ in range(lanes)])
-        self._lane = Lane(players, lambda error: error)
+        self._lane = Lane(players, lambda error, work: error)
         self._spent: list[list[float]] = []
         self.launched: list[Launched[Any]] = []  # in this round
 

@@ -7,7 +7,7 @@ neither does a resumed run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
@@ -94,15 +94,21 @@ class Pairs(Schedule):
         return {} if self._neighbours is None else self._neighbours.report()
 
     async def _stepped(self, update: Tensor) -> Tensor:
-        """Add a step. When an edge breaks, all ranks are told, since those who are far away wait for nobody."""
+        """Add a step."""
         assert self._neighbours is not None
-        transport = self.loop.transport
-        transport.check()
-        try:
-            return await self._neighbours.stepped(update)
-        except PeerError as error:
-            raise transport.explain(EdgeError(str(error), error.ranks)) from error
+        self.loop.transport.check()
+        return await self._explained(self._neighbours.stepped(update))
 
     async def _stop(self) -> Tensor:
         assert self._neighbours is not None
-        return await self._neighbours.stop(self.loop.transport.timeout)
+        return await self._explained(self._neighbours.stop(self.loop.transport.timeout))
+
+    async def _explained(self, work: Awaitable[Tensor]) -> Tensor:
+        """When an edge breaks, all ranks are told, since those who are far away wait for nobody.
+
+        It may have broken because the neighbour has given up in its turn, so that the roll says who is gone.
+        """
+        try:
+            return await work
+        except PeerError as error:
+            raise self.loop.transport.explain(EdgeError(str(error), error.ranks)) from error

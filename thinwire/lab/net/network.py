@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import final
 
@@ -62,6 +63,21 @@ class Network:
             if self.down:
                 shape(rate, f"{self.lab}-bridge", f"port{host}", INBOUND)
         self.rate = rate
+
+    def part(self, hosts: Iterable[int]) -> None:
+        """Let these hosts reach each other alone, and the rest of them each other; no connection is told."""
+        bridge, other = f"{self.lab}-bridge", "other"
+        call("ip", "-n", bridge, "link", "add", other, "type", "bridge")
+        call("ip", "-n", bridge, "link", "set", other, "up")
+        for host in hosts:
+            call("ip", "-n", bridge, "link", "set", f"port{host}", "master", other)
+
+    def heal(self) -> None:
+        """Undo `part`."""
+        bridge = f"{self.lab}-bridge"
+        for host in range(self.hosts):
+            call("ip", "-n", bridge, "link", "set", f"port{host}", "master", "bridge")
+        call("ip", "-n", bridge, "link", "delete", "other")
 
     @property
     def controlled(self) -> str:
