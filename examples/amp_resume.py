@@ -47,7 +47,7 @@ class Run:
 
     def load(self, path: Path) -> None:
         """Go on where `save` was called."""
-        saved = torch.load(path)
+        saved = torch.load(path, weights_only=True)
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
 

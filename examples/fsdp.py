@@ -46,9 +46,9 @@ def main() -> None:
                 print(f"step {step}  loss {loss.item():.4f}  sent {sent['bytes_sent']:,} bytes", flush=True)
 
     train(range(101))
-    path = [tempfile.mkdtemp() if rank == 0 else ""]
-    dist.broadcast_object_list(path)
-    folder = str(Path(path[0]) / "checkpoint")
+    name = torch.tensor([int.from_bytes(os.urandom(7), "big")])
+    dist.broadcast(name, 0)
+    folder = str(Path(tempfile.gettempdir()) / f"thinwire-{int(name)}")  # the same on all ranks
     state = {"model": model.state_dict()}
     dcp.save({**state, "wire": wire}, checkpoint_id=folder)
     with torch.no_grad():

@@ -26,7 +26,7 @@ def train(config: dict) -> None:
     model.register_comm_hook(wire, hook)
     first, losses = 0, []
     if config["resume"]:
-        state = torch.load(Path(config["resume"]) / f"rank{rank}.pt")
+        state = torch.load(Path(config["resume"]) / f"rank{rank}.pt", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         wire.load_state_dict(state["wire"])  # this rank's own residuals
@@ -61,7 +61,7 @@ def fit(resume: str = "") -> ray.train.Result:
 
 def weights_and_residuals(checkpoint: Checkpoint) -> list[torch.Tensor]:
     """All that the ranks have saved, in one order."""
-    states = [torch.load(Path(checkpoint.path) / f"rank{rank}.pt") for rank in range(2)]
+    states = [torch.load(Path(checkpoint.path) / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     memories = [state["wire"][f"rank{rank}"]["tensors"] for rank, state in enumerate(states)]
     return [tensor for part in (*memories, states[0]["model"]) for _, tensor in sorted(part.items())]
 

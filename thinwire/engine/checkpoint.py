@@ -193,7 +193,8 @@ def checked(
     elif on_resize == "mean" and len(states) < first["ranks"]:
         raise ValueError(
             f"saved on {first['ranks']} ranks, loaded on {comm.size}: the mean needs all their states; "
-            "write wire.load_state_dict([torch.load(f) for f in files]), or save one file with wire.gather_state()"
+            "write wire.load_state_dict([torch.load(f, weights_only=True) for f in files]), or save one file with "
+            "wire.gather_state()"
         )
     return states
 

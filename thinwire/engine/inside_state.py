@@ -170,7 +170,7 @@ def _shares(
     if sorted(places) != sorted([*range(before)] * (len(states) // before)):
         raise ValueError(
             f"saved on {before} ranks, loaded on {ranks}: their shares need all states; "
-            "write load_state_dict([torch.load(f) for f in files])"
+            "write load_state_dict([torch.load(f, weights_only=True) for f in files])"
         )
     mean = torch.stack([_whole(how, name, state) for state in states.values()]).mean(0)
     rows = call.unit.cuts()[name].rows(mean * (ranks / (ranks - 1)), ranks)

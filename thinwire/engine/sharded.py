@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.distributed as dist
 
+from thinwire.comm.control import gathered
 from thinwire.engine import checkpoint
 from thinwire.engine.from_disk import fill, metadata_of
 from thinwire.engine.naming import level, new_group
@@ -77,10 +78,8 @@ class Sharded(Share):
         return bool(flag)
 
     def gather(self, mine: Any) -> list[Any]:
-        """What each rank of the replica says; all of them call it."""
-        said: list[Any] = [None] * len(self._ranks)
-        dist.all_gather_object(said, mine, group=self._group)
-        return said
+        """What each rank of the replica says, in values that JSON has; all of them call it."""
+        return gathered(mine, self._group)
 
     def forget_copies(self) -> None:
         """FSDP gathers them again when they are needed."""

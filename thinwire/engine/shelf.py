@@ -131,7 +131,7 @@ def put_together(states: States, layout: Layout) -> Whole:
     if lacking:
         raise ValueError(
             f"on another number of ranks all states are needed: no server among them has {lacking[0]}; "
-            "write wire.load_state_dict([torch.load(f) for f in files])"
+            "write wire.load_state_dict([torch.load(f, weights_only=True) for f in files])"
         )
     optimizer = {name: one["optimizer"][name] for one in servers for name in one["x"]}
     clock = max((state[ENTRY]["worker"]["clock"] for state in workers(states)), default=0)

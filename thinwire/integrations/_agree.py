@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-import torch.distributed as dist
+from thinwire.comm.control import gathered
 
 T = TypeVar("T")
-
-
-def gathered(value: T) -> list[T]:
-    """The values of all ranks."""
-    said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, value)
-    return said
 
 
 def agreed(work: Callable[[], T]) -> T:

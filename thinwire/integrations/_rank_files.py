@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.distributed as dist
 
+from thinwire.comm.control import gathered
 from thinwire.core.files import save
-from thinwire.integrations._agree import agreed, gathered
+from thinwire.integrations._agree import agreed
 from thinwire.integrations._state_file import read_state
 
 if TYPE_CHECKING:

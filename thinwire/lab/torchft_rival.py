@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from thinwire.comm.control import of_first
 from thinwire.lab.net.shaping import DEVICE
 
 PREFIX = "torchft "
@@ -80,8 +81,7 @@ def entered(name: str, net: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     rank, world, here = dist.get_rank(), dist.get_world_size(), _address()
     lighthouse = LighthouseServer("0.0.0.0:0", world, join_timeout_ms=1000) if rank == 0 else None
     port = "" if lighthouse is None else lighthouse.address().rsplit(":", 1)[1]
-    said: list[Any] = [f"http://{here}:{port}"]
-    dist.broadcast_object_list(said, 0)
+    there = of_first(f"http://{here}:{port}")
     store = dist.TCPStore(here, 0, is_master=True, wait_for_workers=False)
     lr, momentum = OUTER[rival.kind]
     outer = SGD(net.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
@@ -97,7 +97,7 @@ def entered(name: str, net: nn.Module, optimizer: Optimizer) -> Iterator[None]:
         world_size=1,
         store_addr=here,
         store_port=store.port,
-        lighthouse_addr=said[0],
+        lighthouse_addr=there,
         replica_id=f"rank{rank}",
         hostname=here,
         init_sync=False,

@@ -12,15 +12,15 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 import torch
 import torch.distributed as dist
 
+from thinwire.comm.control import of_first
 from thinwire.engine.naming import new_group
 from thinwire.planning.link import LANES
 
-T = TypeVar("T")
 Reduction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -66,12 +66,9 @@ class Company:
         """The median of all ranks, value by value; of an even number of ranks, the mean of the two in the middle."""
         return self._reduced(values, lambda found: found.quantile(0.5, dim=0))
 
-    def of_first(self, mine: T) -> T:
-        """What rank 0 has."""
-        told = [mine]
-        if self.everybody is not None:
-            dist.broadcast_object_list(told, 0, group=self.everybody)
-        return told[0]
+    def of_first(self, mine: Any) -> Any:
+        """What rank 0 has, in values that JSON has."""
+        return mine if self.everybody is None else of_first(mine, self.everybody)
 
     def agree(self, what: object) -> bool:
         """Whether `what` reads the same on all ranks."""

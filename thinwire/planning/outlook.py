@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -114,6 +114,13 @@ class Outlook:
     curves: dict[str, tuple[tuple[float, float], ...]]  # (bits per second, milliseconds) by method
     here: int = 1  # ranks that shared the machine that measured
     met: bool = False  # whether there were hosts that could take real steps
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Outlook:
+        """What `asdict` made of one, and JSON of that: tuples have become lists."""
+        rows = tuple(Row(**row) for row in fields["rows"])
+        curves = {name: tuple((rate, ms) for rate, ms in points) for name, points in fields["curves"].items()}
+        return cls(**{**fields, "rows": rows, "curves": curves})
 
     def row(self, method: str) -> Row:
         """The row of a method, by its id, or by the name that DDP or one of its hooks has here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +104,14 @@ def plan(
             profile.computing = profile.computing.slowest(company.slowest(profile.computing.steps))
         setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
         if not (together and link is None):
-            return company.of_first(outlook_of(profile, setting, known))
+            return _of_first(outlook_of(profile, setting, known), company)
         made = profile.contestants(known, hosts, lambda: profile.gauge(setting))
         # What a rank has measured by itself, as of DDP alone, differs a little, and so might the choice.
-        return company.of_first(_tried(outlook(setting, made), profile, known, tries, say))
+        return _of_first(_tried(outlook(setting, made), profile, known, tries, say), company)
+
+
+def _of_first(mine: Outlook, company: Company) -> Outlook:
+    return mine if company.everybody is None else Outlook.read(company.of_first(asdict(mine)))
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:

@@ -63,4 +63,4 @@ def _choice(
         for number, name in enumerate(names)
     )
     options, size = company.of_first(decided(adapt, seen))
-    return dict(zip(names, options, strict=True)), size
+    return dict(zip(names, options, strict=True)), float(size)

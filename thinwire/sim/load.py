@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from thinwire.comm.control import of_first
 from thinwire.core.config import check_choice
 from thinwire.core.given import is_number, is_whole
 from thinwire.engine.plan import Item, choose
@@ -99,11 +100,12 @@ class Load:
         """
         found = timed(model, loss, steps)
         ready = tuple(Ready(name, shape, found.ready[name]) for name, shape in found.shapes.items())
-        told = [cls(ready, found.computed, device=found.device.type)]
-        if dist.is_available() and dist.is_initialized():
-            first = 0 if group is None else dist.get_global_rank(group, 0)
-            dist.broadcast_object_list(told, first, group=group)
-        return told[0]
+        mine = cls(ready, found.computed, device=found.device.type)
+        if not (dist.is_available() and dist.is_initialized()):
+            return mine
+        tensors, computed, device = of_first([mine.tensors, mine.computed, mine.device], group)
+        shared = tuple(Ready(name, tuple(shape), seconds) for name, shape, seconds in tensors)
+        return cls(shared, computed, device=device)
 
     @property
     def numel(self) -> int:

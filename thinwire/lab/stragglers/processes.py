@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import thinwire as tw
+from thinwire.comm.control import gathered
 from thinwire.lab.launch import Say
 from thinwire.lab.records import Row
 from thinwire.lab.stragglers import course
@@ -70,9 +70,7 @@ def _run(run: Run, board: dist.Store) -> Row:
         stats = wire.stats()
     frames += [held] * (round(run.limit / TICK) - len(frames))
     _test(measured, problem, frames, averaged=course.averaged(method))
-    everybody: list[Any] = [None] * run.workers
-    dist.all_gather_object(everybody, measured.ends[0])
-    measured.ends = everybody
+    measured.ends = gathered(measured.ends[0])
     return measured.row(run, "processes", stats, load)
 
 
