@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +25,11 @@ from thinwire.planning.computing import Computing
 from thinwire.planning.contestant import Contestant, Sending
 from thinwire.planning.link import Link, Sockets
 from thinwire.planning.outlook import TORCHRUN, Outlook, Setting, outlook, pays_below
-from thinwire.planning.planner import steps_of
+from thinwire.planning.planner import FORECAST, outlook_of, steps_of
 from thinwire.planning.rivals import RIVALS
 from thinwire.planning.script import Ask, Script, Work
+from thinwire.planning.shapes import given
+from thinwire.sim.load import Load, Ready
 
 ITEMS = (Item("weight", (1 << 20,), torch.device("cpu")),)
 COMPUTING = Computing(ITEMS, (0.02,), 0.02, (0.02, 0.024, 0.03))
@@ -70,10 +74,45 @@ def test_what_is_recommended_and_why(rate: float, recommended: str, binds: str) 
     for row in found.rows:
         assert row.step_ms_p20 <= row.step_ms <= row.step_ms_p80
     assert f"Take {recommended}: " in str(found)
-    assert "docs/choosing.md" in str(found)
+    assert "compare it with sgd()" in str(found)
+    assert "docs/" not in str(found)  # a page that nobody has who installed a wheel
     told = json.loads(found.json())
     assert told["recommended"] == recommended
     assert {row["method"] for row in told["rows"]} == {"ddp", "coded"}
+
+
+def test_what_does_not_suit_is_not_recommended_however_fast() -> None:
+    fast = replace(coded(1, 0.001, "fast"), unsuited="does not suit this optimizer")
+    found = outlook(setting(1e8), [DDP, coded(4, 0.01), fast])
+    assert found.rows[0].method == "fast"
+    assert found.recommended == "coded"
+    assert "Faster by forecast, but does not suit this optimizer: fast (" in found.reason
+    assert "fast" not in found.doubt
+
+
+def test_adam_is_recommended_what_suits_it() -> None:
+    """From shapes alone, of which one bucket of each kind is timed, and the others are in proportion."""
+    items = [Ready(f"block{at}.weight", (64, 256 + 8 * at), 0.05) for at in range(6)]
+    load = Load((*items, Ready("head.weight", (640, 256), 0.05)), 0.05)
+    weights, small = [torch.zeros(1, requires_grad=True)], tw.Overlap(bucket_mb=0.05, chunk_mb=0.05)
+    slow = Link(1e8, goodput=1.0)
+    methods = [replace(tw.method(name), overlap=small) for name in ("int4", "topk", "diloco")]
+    heard = list[str]()
+    profile = given(load, share=2.0, sockets=Sockets(), say=heard.append, optimizer=torch.optim.SGD(weights))
+    forecast = outlook_of(profile, Setting(4, slow, profile.computing, profile.sockets), methods)
+    assert not forecast.row(methods[1].id).unsuited
+    assert "learn otherwise" in forecast.row(methods[2].id).unsuited
+    played, known = ({which[1] for which in seen} for seen in (profile._taped, profile._known))
+    assert (len(played), len(known)) == (1, 7)
+    assert forecast.row(methods[0].id).sent_bytes == pytest.approx(1.5 * load.numel * 4.25 / 8, rel=0.1)
+    assert " (1 of 3)" in heard[1]
+    assert FORECAST in heard[2]
+    assert " (2 of 3" in heard[3]
+    profile.optimizer = torch.optim.AdamW(weights)
+    profile._made.clear()  # what was timed stays
+    forecast = outlook_of(profile, Setting(4, slow, profile.computing, profile.sockets), methods)
+    assert forecast.row(methods[1].id).unsuited == "does not suit this optimizer"
+    assert forecast.recommended == methods[0].id
 
 
 def test_of_equal_forecasts_the_one_that_asks_least_of_the_processor_is_taken() -> None:
@@ -197,6 +236,13 @@ def test_bad_input_is_one_sentence() -> None:
         (["--method", "qsdg"], "unknown method 'qsdg'; did you mean 'qsgd'"),
         (["--plot", "plan.txt"], "write --plot plan.png"),
         (["--model", "gpt2", "--computing", "1s", "--verify"], "write --model mlp --verify"),
+        (["--optimizer", "lion"], "write --optimizer sgd or --optimizer adamw"),
+        (["--model", "nets:net", "--optimizer", "sgd"], "leave --optimizer out"),
+        (["--model", "nets:net", "--batch", "2"], "leave --params and --batch out"),
+        (["--model", "nets:net", "--verify"], "write --model mlp --verify"),
+        (["--model", "no_such_module:make"], "No module named 'no_such_module'; write --model package.module:make"),
+        (["--model", "nets:WIDTH"], "WIDTH is a function without arguments that returns the arguments of tw.plan"),
+        (["--model", "nets:net"], "such as dict(model=net, sample_batch=(inputs, targets), loss=cross_entropy)"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +250,29 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     said = capsys.readouterr()
     assert said.out == ""
     assert message in " ".join(said.err.split())
+
+
+def planned() -> dict[str, Any]:
+    """What `--model` names in the test below."""
+    batch = (torch.ones(2, 8), torch.ones(2, 2))
+    return {"model": nn.Linear(8, 2), "sample_batch": batch, "loss": nn.functional.mse_loss}
+
+
+def test_a_model_of_the_users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What its function returns are arguments of `tw.plan`, beside those of the command."""
+    asked: dict[str, Any] = {}
+
+    def plan(**arguments: Any) -> Outlook:
+        asked.update(arguments)
+        arguments["say"](f"int4 {FORECAST} 3.0 ms a step")
+        return outlook(setting(1e9), [DDP])
+
+    monkeypatch.setitem(sys.modules, "theirs", SimpleNamespace(planned=planned))
+    monkeypatch.setattr(plan_models, "plan", plan)
+    assert main(["plan", "--model", "theirs:planned", "--method", "int4", "--rate", "1gbit"]) == 0
+    assert {"model", "sample_batch", "loss", "link", "hosts", "methods"} <= set(asked)
+    assert asked["methods"] == ["int4"]
+    assert "int4 is forecast to take 3.0 ms a step" in capsys.readouterr().err
 
 
 def test_json_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,8 @@ from thinwire.planning.alone import ENGINE, overheads, own_group
 from thinwire.planning.beat import Beat
 from thinwire.planning.choice import ALIKE
 from thinwire.planning.company import Company
-from thinwire.planning.profile import typical
 from thinwire.planning.rivals import RIVALS
-from thinwire.planning.script import Ask, Script, Work
+from thinwire.planning.script import Ask, Script, Work, typical
 
 LATE = 0.03  # seconds
 

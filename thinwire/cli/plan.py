@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,9 @@ from thinwire.lab.bench_hosts import FREE
 from thinwire.lab.launch import launch
 from thinwire.lab.net import Network
 from thinwire.lab.records import environment
-from thinwire.planning.outlook import ACCURACY, BASE, Outlook, pays
+from thinwire.planning.outlook import BASE, Outlook, pays
 from thinwire.planning.picture import check_plot
-from thinwire.planning.planner import METHODS
+from thinwire.planning.planner import FORECAST, METHODS
 from thinwire.planning.trial import MOST
 
 CELLS = {
@@ -63,7 +64,11 @@ VERIFIED = {
 
 def plan(
     model: Annotated[
-        str, typer.Option(help=f"{', '.join(plan_models.BUILT)} (built and timed), or shapes: resnet50, gpt2, ...")
+        str,
+        typer.Option(
+            help=f"{', '.join(plan_models.BUILT)} (built and timed), shapes: resnet50, gpt2, ..., or a function of "
+            f"yours that makes model and batch: {plan_models.OWN}"
+        ),
     ] = "mlp",
     hosts: Annotated[
         int | None, typer.Option(help="Hosts, with one rank on each (default: 4, or the ranks of torchrun).")
@@ -77,6 +82,12 @@ def plan(
     batch: Annotated[int | None, typer.Option(help="Samples per host and step, of a model that is built.")] = None,
     computing: Annotated[
         str | None, typer.Option(help="How long a step of a model that is given by its shapes computes: 300ms.")
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{' or '.join(plan_models.OPTIMIZERS)} (default: sgd); methods that do not suit are not taken."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda; of a model that is built.")] = "cpu",
     tries: Annotated[
@@ -106,7 +117,7 @@ def plan(
     hosts = hosts if hosts is not None or together else 4
     if hosts is not None and hosts < 2:
         raise ValueError(f"hosts={hosts}: there is nothing to plan below 2; write --hosts 4")
-    wanted = plan_models.Wanted(model, params, batch, device, computing)
+    wanted = plan_models.Wanted(model, params, batch, device, computing, optimizer)
     wanted.check()
     methods = list(dict.fromkeys(method or METHODS))
     for text in methods:
@@ -121,7 +132,8 @@ def plan(
         check_plot(plot)
         reserve(plot)
     with group(together) as first, line("measuring") as say_so:
-        found = plan_models.outlook(wanted, network, hosts, methods, lambda text: say_so(f"measuring: {text}"), tries)
+        show_so = partial(_hear, first=first, say_so=say_so)
+        found = plan_models.outlook(wanted, network, hosts, methods, show_so, tries)
     if not first:
         return
     if plot is not None:
@@ -143,6 +155,14 @@ def plan(
     show(rows, as_json=False, title=title, columns=VERIFIED)
     if note:
         say(note)
+
+
+def _hear(text: str, *, first: bool, say_so: Callable[[str], None]) -> None:
+    """A forecast stays on the terminal as it comes; what is measured is shown while it is."""
+    if FORECAST not in text:
+        say_so(f"measuring: {text}")
+    elif first:
+        errors.print(text, soft_wrap=True)
 
 
 def ranks_here() -> bool:
@@ -176,12 +196,8 @@ def _print(found: Outlook) -> None:
     ]
     columns = ROWS | {"tried_ms": ",.1f"} if found.tried else ROWS
     show(rows, as_json=False, title=found.title, columns=columns)
-    for note in found.notes:
-        say(note)
-    say(f"Take {found.recommended}: {found.reason}")
-    if found.doubt:
-        say(found.doubt)
-    say(ACCURACY)
+    for sentence in found.sentences:
+        say(sentence)
 
 
 def bench(

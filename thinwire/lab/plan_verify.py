@@ -36,8 +36,9 @@ def check(wanted: Wanted, *, together: bool) -> None:
     """Raise before the work where it cannot be verified."""
     if together:
         raise ValueError("--verify builds hosts of its own; write thinwire plan --verify without torchrun")
-    if not wanted.built:
-        raise ValueError(f"{wanted.name} is given by its shapes and cannot be run; write --model mlp --verify")
+    if not wanted.built or wanted.own:
+        kind = "a model of yours" if wanted.own else "given by its shapes"
+        raise ValueError(f"{wanted.name} is {kind}, and hosts here run the mlp alone; write --model mlp --verify")
     can_build()
 
 

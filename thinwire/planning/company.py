@@ -66,6 +66,11 @@ class Company:
         """The median of all ranks, value by value; of an even number of ranks, the mean of the two in the middle."""
         return self._reduced(values, lambda found: found.quantile(0.5, dim=0))
 
+    def total_here(self, values: Sequence[float]) -> list[float]:
+        """The sum over the ranks on this machine, value by value."""
+        mine = torch.tensor(list(values), dtype=torch.float64)
+        return mine.tolist() if self.mates is None else torch.stack(_gathered(mine, self.mates)).sum(0).tolist()
+
     def of_first(self, mine: Any) -> Any:
         """What rank 0 has, in values that JSON has."""
         return mine if self.everybody is None else of_first(mine, self.everybody)

@@ -59,6 +59,7 @@ class Contestant:
     memory: int = 0  # bytes that a rank keeps between steps
     instead: tuple[tuple[float, Contestant], ...] = ()  # the share of rounds that are of another kind, and those
     note: str = ""  # what was assumed
+    unsuited: str = ""  # why it is not recommended
 
     @property
     def kinds(self) -> list[tuple[float, Contestant]]:

@@ -31,7 +31,10 @@ LEVELS = (0.2, 0.5, 0.8)
 HALVINGS = 16
 DECADES, PER_DECADE = 2, 8  # of rates around the link, in the picture
 TORCHRUN = "--nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --no-python thinwire plan"
-ACCURACY = "What a method does to accuracy is not forecast: docs/choosing.md has what was measured."
+ACCURACY = (
+    "Only speed is forecast. Whether a method keeps the loss of your model, a short run tells: compare it with sgd() "
+    "at the step sizes that you would use."
+)
 
 
 @final
@@ -52,6 +55,7 @@ class Row:
     speedup: float  # over DDP in float32
     tried_ms: float | None = None  # of real steps between these hosts, where some were taken to choose by
     note: str = ""  # what was assumed of the method
+    unsuited: str = ""  # why it is not recommended, however fast: it does not suit the optimizer, say
 
 
 @final
@@ -114,6 +118,7 @@ class Outlook:
     curves: dict[str, tuple[tuple[float, float], ...]]  # (bits per second, milliseconds) by method
     here: int = 1  # ranks that shared the machine that measured
     met: bool = False  # whether there were hosts that could take real steps
+    disturbed: str = ""  # what other programs did to the measurements, and what that leaves open
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Outlook:
@@ -152,7 +157,7 @@ class Outlook:
     @property
     def doubt(self) -> str:
         """Which methods forecasts cannot tell from the recommended one, and what can; empty where nothing is open."""
-        forecasts = {row.method: row.step_ms for row in self.rows}
+        forecasts = {row.method: row.step_ms for row in self.rows if not row.unsuited}
         others = [] if self.tried else undecided(forecasts, self.recommended)
         if not others:
             return ""
@@ -214,8 +219,13 @@ class Outlook:
         for line in (head, *body):
             cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
             lines.append("  ".join(cells).rstrip())
-        said = [*self.notes, f"Take {self.recommended}: {self.reason}", self.doubt, ACCURACY]
-        return "\n".join([*lines, *filter(None, said)])
+        return "\n".join([*lines, *self.sentences])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What stands below the table."""
+        take = f"Take {self.recommended}: {self.reason}"
+        return [*self.notes, *filter(None, (self.disturbed, take, self.doubt, ACCURACY))]
 
 
 def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
@@ -240,6 +250,7 @@ def outlook(setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
                 1e3 * one.busy,
                 times[BASE][1] / times[one.name][1],
                 note=one.note,
+                unsuited=one.unsuited,
             )
         )
     rows.sort(key=lambda row: row.step_ms)
@@ -277,15 +288,17 @@ def pays_below(setting: Setting, one: Contestant, base: Contestant) -> float | N
 
 
 def recommend(rows: Sequence[Row]) -> tuple[str, str]:
-    """What `choose` says, and why."""
-    found = choose({row.method: Took(row.step_ms, row.busy_ms, row.tried_ms) for row in rows})
+    """What `choose` says of those that suit, and why."""
+    suited = [row for row in rows if not row.unsuited]
+    found = choose({row.method: Took(row.step_ms, row.busy_ms, row.tried_ms) for row in suited})
     chosen, times = found.method, found.times
     first, one = min(times, key=lambda name: times[name]), next(row for row in rows if row.method == chosen)
     base = next((row for row in rows if row.method == BASE), one)
+    left_out = _left_out([row for row in rows if row.unsuited and row.step_ms < one.step_ms])
     if one is base:
         why = (
             f"{_NAMED[base.binds]} binds its step, and no method is more than {found.close:.0%} faster; "
-            "nothing is lost."
+            f"nothing is lost.{left_out}"
         )
         return chosen, why
     less = base.sent_bytes / max(1, one.sent_bytes)
@@ -296,7 +309,17 @@ def recommend(rows: Sequence[Row]) -> tuple[str, str]:
     if first != chosen:
         took = "took" if found.tried else "is forecast to take"
         why += f" {first} {took} {times[first]:,.1f} ms, but asks more of the processor."
-    return chosen, why
+    return chosen, why + left_out
+
+
+def _left_out(rows: Sequence[Row]) -> str:
+    """The faster methods that are not recommended, by the reason."""
+    sentences = []
+    for reason in dict.fromkeys(row.unsuited for row in rows):
+        names = [f"{row.method} ({row.step_ms:,.1f} ms)" for row in rows if row.unsuited == reason]
+        subject = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        sentences.append(f" Faster by forecast, but {reason}: {subject}.")
+    return "".join(sentences)
 
 
 _NAMED = {"computing": "computing", "link": "the link", "processor": "the processor", "latency": "latency"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, astuple, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ from thinwire.planning.asked import (
     square_of,
 )
 from thinwire.planning.company import Company
-from thinwire.planning.contestant import check
+from thinwire.planning.contestant import Contestant, check
+from thinwire.planning.idle import doubt
 from thinwire.planning.link import Cost, Link, Sockets, loopback
 from thinwire.planning.outlook import Outlook, Setting, outlook
 from thinwire.planning.profile import Profile, measured
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 
     from thinwire.planning.computing import Makes, Step
 
-METHODS = ("bf16", "int8", "qsgd:bits=4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4", "topk")
+METHODS = ("bf16", "int8", "int4", "ecq-sgd", "ef-signsgd", "powersgd:rank=4", "topk", "diloco")
+FORECAST = "is forecast to take"
 WRITE = "write tw.plan(model, (inputs, targets), loss=torch.nn.functional.cross_entropy)"
 Loss = Callable[..., "Tensor"]
 Say = Callable[[str], None]
@@ -74,10 +77,11 @@ def plan(
     optimizer      makes the optimizer from the parameters; plain SGD unless given
     tries          of the methods that are forecast within 30% of the fastest, so many take real steps where the link
                    is measured, and the recommendation is chosen by these; 0: by forecasts alone
-    say            is told what is being measured
+    say            is told what is being measured, how far it is, and each forecast
 
     Copies of the model are trained for some seconds, so that the model itself stays as it is. In a process group all
     ranks call this at the same time, and the outlook of rank 0 counts; PeerError names a rank that is lost meanwhile.
+    Where other programs disturb the measurements, `disturbed` of the outlook says so.
     """
     check_asked(model, loss, hosts, methods, tries, say)
     asked = [by_id(one) if isinstance(one, str) else one for one in methods]
@@ -105,9 +109,10 @@ def plan(
         setting = Setting(hosts, found, profile.computing, profile.sockets, together=together, here=company.here)
         if not (together and link is None):
             return _of_first(outlook_of(profile, setting, known), company)
-        made = profile.contestants(known, hosts, lambda: profile.gauge(setting))
+        contestants = profile.contestants(known, hosts, lambda: profile.gauge(setting))
+        forecast = _doubted(outlook(setting, contestants), profile, setting, contestants)
         # What a rank has measured by itself, as of DDP alone, differs a little, and so might the choice.
-        return _of_first(_tried(outlook(setting, made), profile, known, tries, say), company)
+        return _of_first(_tried(forecast, profile, known, tries, say), company)
 
 
 def _of_first(mine: Outlook, company: Company) -> Outlook:
@@ -115,15 +120,47 @@ def _of_first(mine: Outlook, company: Company) -> Outlook:
 
 
 def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) -> Outlook:
-    """All methods and rivals of a profile."""
-    ours = [profile.contestant(one, setting.hosts) for one in methods]
-    return outlook(setting, [*profile.rivals(), *ours])
+    """All methods and rivals of a profile; `profile.say` hears what is measured, how far it is, and each forecast."""
+    rivals, ours, began = profile.rivals(), list[Contestant](), time.monotonic()
+    for number, method in enumerate(methods):
+        profile.say(f"{method.id}{_progress(number, len(methods), time.monotonic() - began)}")
+        ours.append(profile.contestant(method, setting.hosts))
+        profile.say(f"{method.id} {FORECAST} {1e3 * setting.seconds(ours[-1]):,.1f} ms a step")
+    return _doubted(outlook(setting, [*rivals, *ours]), profile, setting, [*rivals, *ours])
+
+
+def _progress(done: int, total: int, seconds: float) -> str:
+    """How far it is, and how long the rest takes if the methods to come take as long as those before.
+
+    >>> _progress(3, 9, 60.0), _progress(0, 9, 0.0), _progress(8, 9, 80.0)
+    (' (4 of 9, about 2 min left)', ' (1 of 9)', ' (9 of 9, about 10 s left)')
+    """
+    left = seconds / done * (total - done) if done else 0.0
+    about = f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left" if left >= 1 else ""
+    return f" ({done + 1} of {total}{about})"
+
+
+def _doubted(forecast: Outlook, profile: Profile, setting: Setting, contestants: Sequence[Contestant]) -> Outlook:
+    """With a sentence where other programs ran meanwhile, or computing took different times; all ranks call this."""
+    if profile.heats is None or profile.meter is None:
+        return forecast
+    load = profile.meter.read()
+    others, disturbed = profile.company.slowest([load.others, float(load.disturbs)])
+    if profile.heats.steady and not disturbed:
+        return forecast
+    times = profile.heats.steps
+    ends = [setting.computing.slowest([seconds]) for seconds in (min(times), max(times))]
+    choices = [
+        (computing.step, outlook(replace(setting, computing=computing), contestants).recommended)
+        for computing in ends
+    ]
+    return replace(forecast, disturbed=doubt(times, max(others, profile.heats.others), choices))
 
 
 def _tried(found: Outlook, profile: Profile, methods: Sequence[Method], tries: int, say: Say) -> Outlook:
     """With real steps of those between which the forecasts cannot decide."""
     assert profile.stage is not None  # there are hosts
-    names = finalists({row.method: row.step_ms for row in found.rows}, tries)
+    names = finalists({row.method: row.step_ms for row in found.rows if not row.unsuited}, tries)
     return found.after(trial(names, profile.stage, {one.id: profile.settled(one).method for one in methods}, say))
 
 

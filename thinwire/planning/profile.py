@@ -18,6 +18,8 @@ import torch
 
 from thinwire.core.by_id import method as by_id
 from thinwire.core.per_tensor import PerTensor
+from thinwire.core.signals import Grad
+from thinwire.engine.advice import advice
 from thinwire.engine.plan import plan_of
 from thinwire.planning import gauge
 from thinwire.planning.alone import ENGINE, overheads
@@ -25,18 +27,20 @@ from thinwire.planning.company import Company
 from thinwire.planning.computing import Computing, gradients, measure
 from thinwire.planning.contestant import Contestant, of_method
 from thinwire.planning.device import Device, Host, device_of
+from thinwire.planning.idle import Heats, Meter, heats
 from thinwire.planning.link import Sockets
 from thinwire.planning.pause import Pause
 from thinwire.planning.playback import Played, Tape, play, timed
-from thinwire.planning.record import EXACT, Recorded, record, record_agreement, skips
+from thinwire.planning.record import EXACT, FEW, ONCE, Recorded, record, record_agreement, skips
 from thinwire.planning.rivals import RIVALS, width_of
 from thinwire.planning.rounds import either, undisturbed
-from thinwire.planning.script import Script, Work
+from thinwire.planning.script import Script, Work, at_most, changed, cores_of, seconds_of, typical
 from thinwire.planning.settled import Settled, settled
 from thinwire.planning.stage import Stage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
     from thinwire.core.method import Method
     from thinwire.engine.plan import Parcel
@@ -69,12 +73,16 @@ class Profile:
     grads: Mapping[str, Tensor]
     spent: dict[str, float]
     sockets: Sockets
+    drawn: bool = False  # whether gradients are random numbers, since only shapes are known
     step: Step | None = None  # a step of training, to be run beside codecs
     say: Callable[[str], None] = field(default=lambda text: None)
     company: Company = field(default_factory=Company)
     device: Device = field(default_factory=Host)
     width: int = 4  # bytes of a number of the gradients, as DDP sums them
     stage: Stage | None = None  # where real steps are taken between hosts
+    optimizer: Optimizer | None = None  # that of the steps
+    heats: Heats | None = None  # what computing took each time; None where it is given
+    meter: Meter | None = None  # of the machine, since measuring began
     busy: float = 1.0  # part of the device that a piece of work in a lane keeps busy, of what it was timed with
     _settled: dict[str, Settled] = field(default_factory=dict)
     _made: dict[tuple[str, int], Contestant] = field(default_factory=dict)
@@ -85,7 +93,10 @@ class Profile:
     def rivals(self) -> list[Contestant]:
         """Those of DDP and its hooks that were measured, on no more cores than a rank has: times hold for that."""
         made = [
-            rival.contestant(name, self.computing.items, self.spent[name], self.width)
+            replace(
+                rival.contestant(name, self.computing.items, self.spent[name], self.width),
+                unsuited=self._unsuited(by_id(rival.like), FEW),
+            )
             for name, rival in RIVALS.items()
             if name in self.spent
         ]
@@ -131,6 +142,7 @@ class Profile:
         """DDP's ways and all methods. `steps` lets the gauge take some before codecs are timed, and after that."""
         steps()
         for one in methods:
+            self.say(one.id)
             self.contestant(one, ranks)
         steps()
         return [*self.rivals(), *(self.contestant(one, ranks) for one in methods)]
@@ -149,20 +161,28 @@ class Profile:
     def _bare(self, method: Method, ranks: int) -> Contestant:
         """Each kind of its rounds, without the engine."""
         if (method.id, ranks) not in self._made:
-            self.say(method.id)
             found = self.settled(method)
             kinds = [
                 (share, self._kind(replace(found.method, exchange=exchange), ranks))
                 for share, exchange in found.method.exchange.rounds()
             ]
             _, usual = kinds.pop()
-            self._made[method.id, ranks] = replace(usual, name=method.id, instead=tuple(kinds), note=found.note)
+            unsuited = self._unsuited(method, ranks)
+            self._made[method.id, ranks] = replace(
+                usual, name=method.id, instead=tuple(kinds), note=found.note, unsuited=unsuited
+            )
         return self._made[method.id, ranks]
+
+    def _unsuited(self, method: Method, ranks: int) -> str:
+        """Why a method is not recommended, however fast it is: the optimizer of the steps, or what ranks exchange."""
+        if method.sync.of.models or not isinstance(method.sync.of, Grad):
+            return f"ranks that exchange models every {method.sync.every} steps learn otherwise, so try it first"
+        return "does not suit this optimizer" if advice(method, self.optimizer, ranks) else ""
 
     def settled(self, method: Method) -> Settled:
         """A method as it is after some time, and what was assumed of it."""
         if method.id not in self._settled:
-            grads = self.grads if self.step is not None else None  # from shapes alone there are no real ones
+            grads = None if self.drawn else self.grads
             self._settled[method.id] = settled(method, self.computing.items, grads, self.company)
         return self._settled[method.id]
 
@@ -186,8 +206,11 @@ class Profile:
         return replace(made, beside=beside, disturbed=disturbed)
 
     def _recorded(self, method: Method, parcel: Parcel, ranks: int) -> Recorded:
-        """Buckets of equal shapes are measured once."""
+        """Buckets of equal shapes are measured once. From shapes alone a usual one is, and others in proportion."""
         which = (method.id, alike(method, parcel), parcel.compressed, ranks)
+        usual = self._usual(method, parcel)
+        if which not in self._known and usual.layout != parcel.layout:
+            self._known[which] = self._in_proportion(method, parcel, usual, ranks)
         if which not in self._known:
             self.company.together()
             flat = self._flat(parcel)
@@ -197,7 +220,7 @@ class Profile:
             again = partial(self._again, method, parcel, flat) if plays else None
             found = record(method, parcel, flat, ranks, self.device.rounds, self.device, again)
             scripts = typical(found.scripts, self.company)
-            self._known[which] = found._replace(scripts=_at_most(scripts, self.computing.share))
+            self._known[which] = found._replace(scripts=at_most(scripts, self.computing.share))
         return self._known[which]
 
     def _again(self, method: Method, parcel: Parcel, flat: Tensor, found: Recorded, n: int) -> Recorded:
@@ -221,13 +244,34 @@ class Profile:
         slowest = iter(company.slowest([seconds for one in played.rounds for seconds in one]))
         rounds = [[next(slowest) for _ in range(each)] for _ in played.rounds]
         scripts = timed(found.scripts, [undisturbed(one) for one in zip(*rounds, strict=True)])
-        (recorded,) = company.typical([_seconds(found.scripts)])
-        shorter = scripts if _seconds(scripts) < recorded else found.scripts
-        factor = either(_seconds(scripts), recorded) / max(_seconds(shorter), 1e-9)
-        return found._replace(scripts=_on(shorter, lambda work: work._replace(seconds=factor * work.seconds)))
+        (recorded,) = company.typical([seconds_of(found.scripts)])
+        shorter = scripts if seconds_of(scripts) < recorded else found.scripts
+        factor = either(seconds_of(scripts), recorded) / max(seconds_of(shorter), 1e-9)
+        return found._replace(scripts=changed(shorter, lambda work: work._replace(seconds=factor * work.seconds)))
 
     def _largest(self, method: Method) -> Parcel:
-        return max(plan_of(method, self.computing.items, None, ()).parcels, key=lambda one: one.layout.numel)
+        parcels = plan_of(method, self.computing.items, None, ()).parcels
+        return self._usual(method, max(parcels, key=lambda parcel: parcel.layout.numel))
+
+    def _usual(self, method: Method, parcel: Parcel) -> Parcel:
+        """The bucket that is timed for `parcel`: itself, or from shapes alone the one of median size of its kind."""
+        if not self.drawn:
+            return parcel
+        parcels = plan_of(method, self.computing.items, None, ()).parcels
+        kind = [other for other in parcels if other.compressed == parcel.compressed]
+        return sorted(kind, key=lambda other: other.layout.numel)[len(kind) // 2]
+
+    def _in_proportion(self, method: Method, parcel: Parcel, usual: Parcel, ranks: int) -> Recorded:
+        """One pass says what pieces and messages a bucket has; an element takes as long as in the usual bucket."""
+        timed = self._recorded(method, usual, ranks).scripts
+        recorded = record(method, parcel, self._flat(parcel), ranks, ONCE, self.device)
+        factor = (
+            seconds_of(timed) * parcel.layout.numel / usual.layout.numel / max(seconds_of(recorded.scripts), 1e-9)
+        )
+        cores = cores_of(timed)
+        return recorded._replace(
+            scripts=changed(recorded.scripts, lambda work: Work(factor * work.seconds, cores, work.trains))
+        )
 
     def _crowded(self, made: Contestant, method: Method, ranks: int) -> float:
         """Cores that a piece of work needs: as many as make lanes that are all busy as slow as they are found to be.
@@ -237,7 +281,7 @@ class Profile:
         """
         parcel = self._largest(method)
         known, share = self._recorded(method, parcel, ranks).scripts, self.computing.share
-        cores, lanes = _cores(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
+        cores, lanes = cores_of(known), min(made.lanes, sum(len(one.scripts) for one in made.sendings if one.names))
         taped = self._tape(method, parcel, ranks)
         if lanes < 2 or taped is None:
             return cores
@@ -291,7 +335,7 @@ class Profile:
                 median(played.steps) / self.computing.step,
             ]
         )
-        cores = self.computing.cores + _cores(made.scripts)
+        cores = self.computing.cores + cores_of(made.scripts)
         expected = max(1.0, cores / self.computing.share)
         beside, disturbed = (min(MOST, max(1 / MOST, max(1.0, one) / expected)) for one in slower)
         return beside, disturbed
@@ -304,47 +348,15 @@ def alike(method: Method, parcel: Parcel) -> object:
     return layout if by_name else layout.shapes
 
 
-def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
-    """With the median of all ranks in place of what this one measured; as they are where ranks did otherwise."""
-    if not company.agree([script.shape for script in scripts]):
-        return scripts
-    works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
-    figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
-    return tuple(
-        replace(s, parts=tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in s.parts))
-        for s in scripts
-    )
-
-
-def _at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
-    """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
-    return _on(scripts, lambda work: work._replace(cores=min(work.cores, share)))
-
-
-def _on(scripts: tuple[Script, ...], change: Callable[[Work], Work]) -> tuple[Script, ...]:
-    """With every piece of work changed."""
-    return tuple(replace(s, parts=tuple(change(p) if isinstance(p, Work) else p for p in s.parts)) for s in scripts)
-
-
 def _with_cores(made: Contestant, cores: Callable[[float], float]) -> Contestant:
     """The same for everything that a contestant sends."""
     return replace(
         made,
         sendings=tuple(
-            one._replace(scripts=_on(one.scripts, lambda work: work._replace(cores=cores(work.cores))))
+            one._replace(scripts=changed(one.scripts, lambda work: work._replace(cores=cores(work.cores))))
             for one in made.sendings
         ),
     )
-
-
-def _seconds(scripts: Sequence[Script]) -> float:
-    return sum(script.seconds for script in scripts)
-
-
-def _cores(scripts: Sequence[Script]) -> float:
-    works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
-    total = sum(work.seconds for work in works)
-    return sum(work.seconds * work.cores for work in works) / total if total else 0.0
 
 
 def measured(
@@ -358,14 +370,28 @@ def measured(
 ) -> Profile:
     """Train copies of `model` as `makes` says, and measure; in a process group all ranks call this."""
     say("computing")
+    meter = Meter(company)
     device, twin = device_of(model, company), copy.deepcopy(model)
     makes = device.finished(makes)
-    computing = measure(twin, makes, company=company, device=device)
+    times = heats(lambda: measure(twin, makes, company=company, device=device), company)
+    computing = times.computing
     grads = gradients(twin, computing.items)
     say("DDP and its hooks")
     spent = overheads(model, makes, company, rivals)
-    step, _ = makes(twin)
+    step, optimizer = makes(twin)
     stage = None if company.everybody is None else Stage(model, makes, company)
     return Profile(
-        computing, grads, spent, device.sockets(sockets), step, say, company, device, width_of(model), stage
+        computing,
+        grads,
+        spent,
+        device.sockets(sockets),
+        step=step,
+        say=say,
+        company=company,
+        device=device,
+        width=width_of(model),
+        stage=stage,
+        optimizer=optimizer,
+        heats=times,
+        meter=meter,
     )

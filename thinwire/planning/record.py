@@ -46,6 +46,7 @@ T = TypeVar("T")
 HOST, NOTHING = Host(), Tape()
 FEW, EXACT = 4, 8  # ranks that are recorded as they are are at most EXACT; more are extended from both
 MOST = 16  # ranks of a recording where what happens depends on their number
+ONCE = 0  # rounds after the first, where only what happens counts, and not how long it takes
 MANY = 8  # rounds; of fewer, one that happened to have the machine to itself would make all others seem disturbed
 APART = 7919  # elements by which the vectors of two ranks are moved, so that their largest elements differ
 
@@ -155,7 +156,10 @@ def _recorded(
     agrees: bool = False,
     tapes: bool = False,
 ) -> _Passes:
-    """Several passes over some buckets, with the agreement at their end or without; one before them is not noted."""
+    """Several passes over some buckets, with the agreement at their end or without.
+
+    One pass before them is not noted, unless it is the only one.
+    """
     clock = VirtualClock(ranks, INSTANT)
     found = _Passes()
     lanes = method.lanes(parcels[0].items[0].device.type)
@@ -187,7 +191,7 @@ def _recorded(
                 await runner.wait(one)
             runner.check(going)
             runner.end_round()
-            if rank == 0 and number:
+            if rank == 0 and (number or rounds == ONCE):
                 found.scripts.append(transport.scripts())
                 found.tape = Tape(first + number, transport.tape)
 

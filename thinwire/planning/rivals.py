@@ -41,6 +41,7 @@ class Rival(NamedTuple):
 
     wrap: Wrap
     contestant: Callable[..., Contestant]  # of a name, items, seconds spent, and the width of a number if it is not 4
+    like: str  # the method that does the same to gradients
 
 
 def width_of(model: nn.Module) -> int:
@@ -123,8 +124,8 @@ def possible(model: nn.Module, names: Sequence[str]) -> list[str]:
 
 
 RIVALS: dict[str, Rival] = {
-    "ddp": Rival(_ddp, lambda name, items, spent, width=4: _summed(name, items, spent, width, width)),
-    "ddp fp16": Rival(_fp16, lambda name, items, spent, width=4: _summed(name, items, spent, 2, width)),
-    "ddp powersgd-4": Rival(_power, _factored),
+    "ddp": Rival(_ddp, lambda name, items, spent, width=4: _summed(name, items, spent, width, width), "sgd"),
+    "ddp fp16": Rival(_fp16, lambda name, items, spent, width=4: _summed(name, items, spent, 2, width), "fp16"),
+    "ddp powersgd-4": Rival(_power, _factored, f"powersgd:rank={RANK}"),
 }
 """By the names that `thinwire bench step` has for them."""

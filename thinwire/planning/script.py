@@ -11,8 +11,9 @@ down such that they say what happens on another number of ranks, too:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, final
 
 import torch
 
@@ -26,6 +27,9 @@ from thinwire.core.comm import (
     SendRequest,
     SwapRequest,
 )
+
+if TYPE_CHECKING:
+    from thinwire.planning.company import Company
 
 Kind: TypeAlias = Literal["ring", "gather", "scatter", "swap"]
 
@@ -130,3 +134,37 @@ def extended(few: tuple[int, Script], more: tuple[int, Script], n: int) -> Scrip
         else:
             parts.append(y)
     return replace(two, parts=tuple(parts))
+
+
+def at_most(scripts: tuple[Script, ...], share: float) -> tuple[Script, ...]:
+    """Keeping no more cores busy than a rank has: all on the machine measured at once, and times hold for that."""
+    return changed(scripts, lambda work: work._replace(cores=min(work.cores, share)))
+
+
+def changed(scripts: tuple[Script, ...], change: Callable[[Work], Work]) -> tuple[Script, ...]:
+    """With every piece of work changed."""
+    return tuple(replace(s, parts=tuple(change(p) if isinstance(p, Work) else p for p in s.parts)) for s in scripts)
+
+
+def seconds_of(scripts: Sequence[Script]) -> float:
+    """Of computing."""
+    return sum(script.seconds for script in scripts)
+
+
+def cores_of(scripts: Sequence[Script]) -> float:
+    """That computing keeps busy, in the mean over its seconds."""
+    works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
+    total = sum(work.seconds for work in works)
+    return sum(work.seconds * work.cores for work in works) / total if total else 0.0
+
+
+def typical(scripts: tuple[Script, ...], company: Company) -> tuple[Script, ...]:
+    """With the median of all ranks in place of what this one measured; as they are where ranks did otherwise."""
+    if not company.agree([script.shape for script in scripts]):
+        return scripts
+    works = [part for script in scripts for part in script.parts if isinstance(part, Work)]
+    figures = iter(company.typical([figure for work in works for figure in (work.seconds, work.cores)]))
+    return tuple(
+        replace(s, parts=tuple(Work(next(figures), next(figures)) if isinstance(p, Work) else p for p in s.parts))
+        for s in scripts
+    )

@@ -19,6 +19,7 @@ from thinwire.planning.profile import Profile
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.optim import Optimizer
 
     from thinwire.planning.link import Sockets
     from thinwire.sim.load import Load
@@ -45,8 +46,15 @@ class Drawn(Mapping[str, "Tensor"]):
         return len(self._sizes)
 
 
-def given(load: Load, *, share: float, sockets: Sockets, say: Callable[[str], None] = lambda text: None) -> Profile:
-    """The profile of a load."""
+def given(
+    load: Load,
+    *,
+    share: float,
+    sockets: Sockets,
+    say: Callable[[str], None] = lambda text: None,
+    optimizer: Optimizer | None = None,
+) -> Profile:
+    """The profile of a load, for the kind of optimizer that it is trained with."""
     computing = Computing(
         tuple(load.items),
         tuple(one.seconds for one in load.tensors),
@@ -57,7 +65,13 @@ def given(load: Load, *, share: float, sockets: Sockets, say: Callable[[str], No
     )
     say("copies and products")
     return Profile(
-        computing, Drawn({item.name: item.numel for item in load.items}), spent(load.numel), sockets, say=say
+        computing,
+        Drawn({item.name: item.numel for item in load.items}),
+        spent(load.numel),
+        sockets,
+        drawn=True,
+        say=say,
+        optimizer=optimizer,
     )
 
 
