@@ -4,13 +4,16 @@
     python benchmarks/faults.py --kinds killed --only "fsdp, int4" --trials 20 --seed 7
 
 `killed` (SIGKILL) and `stopped` (SIGSTOP) ranks, in all phases and settings of benchmarks/campaign; `partition`s of
-the network and `late names`, which need root and iproute2; `damaged` and `forged` payloads, 2,000 per trial. A row is
-one trial; `--seed` draws the victim, the moment and whose process hosts the store. Of the ranks of a trial,
+the network and `late names`, which need root and iproute2; processes killed while `saving`, a `full disk`, a damaged
+`state` on one of two ranks, 250 per trial; `damaged` and `forged` payloads, 2,000 per trial. A row is one trial;
+`--seed` draws the victim, the moment and whose process hosts the store. Of the ranks of a trial,
 
 - `named` ended with a PeerError that names the lost ranks, as soon as docs/faults.md promises;
 - `went_on` trained to the end where the setting allows it, or because the victim had already left;
 - `late` named them later than promised; `unnamed` and `wrong` named nobody or somebody else;
 - `hung` had not ended after a minute; `aborted` were ended by a signal; `alone` trained on where they must not.
+
+States and payloads are refused, or accepted where the damage left nothing to find; files are whole, or `torn`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from campaign import kills, networks, payloads
+from campaign import kills, networks, payloads, storage
 from campaign.nursery import Nursery
 from rich.console import Console
 from rich.table import Table
@@ -37,11 +40,14 @@ KINDS: dict[str, Callable[[argparse.Namespace], Iterator[Work]]] = {
     "stopped": lambda args: kills.trials("stopped", args.trials, args.seed, args.only),
     "partition": lambda args: networks.partitions(args.trials, args.seed, args.only),
     "late names": lambda args: networks.late_names(args.trials, args.seed, args.only),
+    "saving": lambda args: storage.saves("saving", args.trials, args.seed),
+    "full disk": lambda args: storage.saves("full disk", args.trials, args.seed),
+    "state": lambda args: storage.states(args.trials, args.seed, args.only),
     "damaged": lambda args: payloads.trials("damaged", args.trials, args.seed),
     "forged": lambda args: payloads.trials("forged", args.trials, args.seed),
 }
-FAILURES = (*(word.replace(" ", "_") for word in kills.BAD), *payloads.BAD)
-COUNTS = ("ranks", "named", "went_on", "payloads", "refused", "accepted", *FAILURES)
+FAILURES = (*(word.replace(" ", "_") for word in kills.BAD), *payloads.BAD, *storage.BAD)
+COUNTS = ("ranks", "named", "went_on", "files", "states", "payloads", "refused", "accepted", *FAILURES)
 
 
 def rows(works: list[Work], jobs: int) -> Iterator[Row]:
