@@ -1,4 +1,4 @@
-"""Processes that are killed while they save, disks that are full, and states that were damaged before they are loaded.
+"""Processes killed while they save, disks that are full, and states that were damaged before they are loaded.
 
 A file that `tw.save` was writing must be whole afterwards: the new one or the one before it. A damaged state, on one
 rank of two, must be refused on both with ValueError and change nothing; where the damage leaves nothing to find, as
@@ -246,6 +246,6 @@ _VALUES: dict[str, Callable[[Any, random.Random], Any]] = {
     "text": lambda value, draw: "7",
     "negative": lambda value, draw: -3,
     "nan": lambda value, draw: float("nan"),
-    "empty": lambda value, draw: type(value)() if isinstance(value, dict | list | str) else [],
+    "empty": lambda value, draw: type(value)() if value and isinstance(value, dict | list | str) else None,
     "larger": lambda value, draw: value + 1 if isinstance(value, int | float) else 1,
 }
