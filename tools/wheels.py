@@ -4,6 +4,9 @@ For x86-64 and aarch64 there is one wheel for CPython 3.11 and one for 3.12 and 
 which nanobind uses from 3.12 on). Both are cross-compiled (tools/zig.cmake) with what pip and apt-get download into
 build/wheels: zig, Debian's libstdc++ for either machine, and the tools that check. No root, no container.
 
+What cannot be built here is left out and named: with one Python, the wheels of the others; without Debian's packages
+or the tools, all wheels that run on old systems. One for this machine is then built with its own compiler.
+
 A wheel is only kept if auditwheel finds that it runs where glibc is 2.28 or later (Debian 10, RHEL 8, Ubuntu 20.04),
 all six C++ modules are in it, and, of one for the stable ABI, if abi3audit finds nothing outside it.
 """
@@ -16,8 +19,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from commands import output
@@ -27,6 +33,11 @@ WORK = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 GCC = 12  # whose libstdc++ headers are used; newer ones want symbols that manylinux_2_28 lacks
+OWN = "a wheel for this machine alone"
+KINDS = {  # of wheels: the Pythons that build them and that they are for, and the option that names one
+    "cp311": ("CPython 3.11", "--python311"),
+    "abi3": ("CPython 3.12 or later", "--python312"),
+}
 NAMES = (f"libstdc++-{GCC}-dev", "libstdc++6", "libgcc-s1", f"libgcc-{GCC}-dev")  # Debian's packages
 GLIBC = 28  # the oldest, 2.28, that tools/zig.cmake compiles for
 TOOLS = [
@@ -49,28 +60,46 @@ def run(*command: str | Path, **variables: str) -> None:
     output(command, ROOT, os.environ | variables)
 
 
-def interpreter(given: str | None, *versions: str) -> str:
-    """The first of these versions of Python that is here, with its headers."""
-    for name in [given] if given else [f"python{version}" for version in versions]:
-        code = "import sys, sysconfig; print(*sys.version_info[:2], sep='.'); print(sysconfig.get_path('include'))"
+class MissingError(Exception):
+    """Something that this machine does not have, without which a wheel is not built."""
+
+
+def attempt(*command: str | Path, what: str) -> None:
+    """Run a command that may fail on a machine without a network, or on another system."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
+        raise MissingError(f"{what} ({words})")
+
+
+def interpreter(given: str | None, kind: str) -> str:
+    """The first Python with headers that builds wheels of this kind: the one that runs this, or one on the path."""
+    names = [given] if given else [sys.executable, "python3", *(f"python3.{minor}" for minor in range(11, 16))]
+    code = (
+        "import sys, sysconfig; print(*sys.version_info[:2], bool(sysconfig.get_config_var('Py_GIL_DISABLED')), "
+        "sysconfig.get_path('include'))"
+    )
+    for name in names:
         try:
             done = subprocess.run([name, "-c", code], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             continue
-        version, include = done.stdout.split()
-        if version in versions and (Path(include) / "Python.h").exists():
+        major, minor, free_threaded, include = done.stdout.split(maxsplit=3)
+        version = (int(major), int(minor))
+        fits = version == (3, 11) if kind == "cp311" else version >= (3, 12) and free_threaded == "False"
+        if fits and (Path(include.strip()) / "Python.h").exists():
             return name
-    wanted = " or ".join(versions)
-    option = "--python311" if versions == ("3.11",) else "--python312"
-    sys.exit(f"there is no Python {wanted} with headers here: install one, or write {option} <its path>")
+    wanted, option = KINDS[kind]
+    raise MissingError(f'there is no {wanted} with headers here: install one, or write ARGS="{option} <its path>"')
 
 
 def tools(name: str, python: str) -> Path:
     """The folder of programs of a virtual environment that holds the tools."""
     venv = WORK / name
     if not (venv / "installed").exists():
-        run(python, "-m", "venv", "--clear", venv)
-        run(venv / "bin" / "pip", "install", "--quiet", *TOOLS)
+        attempt(python, "-m", "venv", "--clear", venv, what="its Python makes no virtual environment")
+        pip = (venv / "bin" / "pip", "install", "--quiet")
+        attempt(*pip, *TOOLS, what="pip does not get the tools that build and check")
         (venv / "installed").touch()
     return venv / "bin"
 
@@ -81,10 +110,11 @@ def libstdcxx(arch: str) -> Path:
     unpacked = folder / "usr" / f"{arch}-linux-gnu"
     if not (unpacked / "lib" / "libgcc.a").exists():
         if shutil.which("apt-get") is None:
-            sys.exit("tools/wheels.py takes libstdc++ from Debian 12 and there is no apt-get: run it on Debian 12")
+            raise MissingError("libstdc++ comes from Debian 12, and there is no apt-get: run this on Debian 12")
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"{name}-{DEBIAN[arch]}-cross" for name in NAMES]
-        run("sh", "-c", f"cd '{folder}' && apt-get download {' '.join(names)}")
+        words = f"cd '{folder}' && apt-get download {' '.join(names)}"
+        attempt("sh", "-c", words, what="apt-get does not have Debian 12's libstdc++ for cross-compiling")
         for package in folder.glob("*.deb"):
             run("dpkg", "-x", package, folder)
         shutil.copy(
@@ -155,27 +185,63 @@ def check(bin_: Path, arch: str, wheel: Path) -> Path:
     return Path(shutil.copy(repaired, DIST))
 
 
+def own_wheel() -> str:
+    """A wheel for this machine and this Python, with the compiler that is here; it may not run on older systems."""
+    with tempfile.TemporaryDirectory() as folder:
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ".")
+        attempt(*pip, what="pip does not build one here")
+        wheel = next(Path(folder).glob("*.whl"))
+        return f"{Path(shutil.copy(wheel, DIST)).name}  for this machine alone"
+
+
+def sdist(bin_: Path) -> str:
+    """The sources."""
+    run(bin_ / "python", "-m", "build", "--sdist", "--no-isolation", "--outdir", DIST)
+    return max(DIST.glob("*.tar.gz"), key=lambda p: p.stat().st_mtime).name
+
+
 def main() -> None:
-    """Build everything, one wheel after the other."""
+    """Build what can be built, one wheel after the other, and say what was left out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--python311", help="Python 3.11 (default: python3.11)")
-    parser.add_argument("--python312", help="Python 3.12 or later (default: python3.12, 3.13 or 3.14)")
+    parser.add_argument("--python311", help="Python 3.11 (default: this one, or python3.11)")
+    parser.add_argument("--python312", help="Python 3.12 or later (default: this one, or python3.12 and later)")
     parser.add_argument("--arch", choices=list(DEBIAN), action="append", help="default: both")
     given = parser.parse_args()
-    pythons = {
-        "cp311": interpreter(given.python311, "3.11"),
-        "abi3": interpreter(given.python312, "3.12", "3.13", "3.14"),
-    }
     DIST.mkdir(exist_ok=True)
-    for name, python in pythons.items():
-        bin_ = tools(name, python)
+    made: set[tuple[str, str]] = set()
+    left_out: dict[str, str] = {}
+    bin_: Path | None = None
+    for kind, (wanted, _) in KINDS.items():
+        try:
+            python = interpreter(given.python311 if kind == "cp311" else given.python312, kind)
+            bin_ = tools(kind, python)
+        except MissingError as why:
+            left_out[f"wheels for {wanted}"] = str(why)
+            continue
         for arch in given.arch or DEBIAN:
             start = time.monotonic()
-            wheel = check(bin_, arch, build(bin_, arch, WORK / f"{name}-{arch}"))
+            try:
+                wheel = check(bin_, arch, build(bin_, arch, WORK / f"{kind}-{arch}"))
+            except MissingError as why:
+                left_out[f"the {arch} wheel for {wanted}"] = str(why)
+                continue
+            made.add((kind, arch))
             size = wheel.stat().st_size / 1e6
             print(f"{wheel.name}  {size:.1f} MB  {time.monotonic() - start:.0f} s", flush=True)
-    run(tools("cp311", pythons["cp311"]) / "python", "-m", "build", "--sdist", "--no-isolation", "--outdir", DIST)
-    print(max(DIST.glob("*.tar.gz"), key=lambda p: p.stat().st_mtime).name)
+    last: dict[str, Callable[[], str]] = {}
+    if bin_ is not None:
+        last["the sdist"] = partial(sdist, bin_)
+    if not made:
+        last[OWN] = own_wheel
+    for what, make in last.items():
+        try:
+            print(make(), flush=True)
+        except MissingError as why:
+            left_out[what] = str(why)
+    for what, reason in left_out.items():
+        print(f"left out: {what}: {reason}")
+    if OWN in left_out:
+        sys.exit("no wheel was built; `pip install .` in the clone needs none")
 
 
 if __name__ == "__main__":

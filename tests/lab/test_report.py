@@ -15,6 +15,7 @@ from thinwire.lab.report.groups import Group, derived, groups
 from thinwire.lab.report.summary import LOCAL
 from thinwire.lab.report.words import bytes_of
 
+SPAN: dict[str, Any] = {"loss_steps": 7}
 VOID = {"meta", "link", "wbr"}
 FACTS = {"command": "thinwire demo --methods 'a b'", "date": "2026-01-01", "torch": "t", "device": "d", "cores": 2}
 
@@ -64,6 +65,7 @@ def trained(method: str, ratio: float = 1.0, loss: float = 1.0, **others: Any) -
         "workers": 2,
         "epochs": 1,
         "accuracy": 0.98,
+        "tested": 360,
         "bytes_sent": 3000 / ratio,
         "ratio": ratio,
         "bits_per_element": 32.0 / ratio,
@@ -94,10 +96,13 @@ def test_page_is_whole_and_fetches_nothing() -> None:
     assert "prefers-color-scheme: dark" in text
     assert "thinwire demo --methods &#x27;a b&#x27;" in text
     assert text.count('<path class="line') == 36
-    assert "m11 sent least: 250 B per worker, 12.0 times less" in text
+    told = (
+        "360 test images cannot tell the accuracy of 12 of 12 methods from the best (98.0%). Of these m11 sent least"
+    )
+    assert f"{told}: 250 B per worker, 12.0 times less" in text
     assert "<h1>digits, 2 workers, 1 epoch: 12 methods</h1>" in text
     assert read.rows[0][:3] == ["method", "accuracy", "bytes sent"]
-    assert read.rows[2][:3] == ["m1", "98.00%", "1.5 kB"]
+    assert read.rows[2][:3] == ["m1", "98.00% 95.97 to 99.02", "1.5 kB"]
 
 
 def test_page_forbids_every_address_to_itself() -> None:
@@ -132,16 +137,73 @@ def test_odd_numbers_are_borne() -> None:
     assert "inf" not in drawn
     assert 'data-key="Infinity"' in text
     assert 'data-key="nan"' not in text
-    assert "best accuracy (98.0%), ok sent least: 1.5 kB" in text
+    assert "from the best (98.0%). Of these ok sent least: 1.5 kB" in text
 
 
 def test_seeds_are_one_line() -> None:
-    text = made(*(trained("sgd", seed=i, accuracy=0.9 + i / 100) for i in range(3)), trained("qsgd"))
+    runs = [trained("sgd", seed=i, accuracy=0.9 + i / 100, tested=None) for i in range(3)]
+    text = made(*runs, trained("qsgd", tested=None))
     head, first, second, *_ = Reader(text).rows
     assert head[:2] == ["method", "accuracy"]
     assert first[:2] == ["sgd", "91.00% 90.00 to 92.00"]
     assert first[head.index("seeds")] == "3"
     assert second[head.index("seeds")] == "1"
+
+
+def test_no_headline_from_a_difference_that_the_test_images_do_not_show() -> None:
+    one_image = made(trained("sgd", accuracy=354 / 360), trained("small", 8.0, accuracy=353 / 360))
+    assert "cannot tell the accuracy of 2 of 2 methods from the best (98.3%). Of these small sent least" in one_image
+    worse = made(trained("sgd", accuracy=354 / 360), trained("small", 8.0, accuracy=330 / 360))
+    assert "of 1 of 2 methods from the best (98.3%). None of them sent fewer bytes" in worse
+    unknown = made(trained("sgd", tested=None), trained("small", 8.0, accuracy=0.5, tested=None))
+    assert "sent least" not in unknown
+    assert "sent fewer" not in unknown
+
+
+def test_optimizers_are_told_apart_where_there_are_several() -> None:
+    rows = [
+        trained("sgd", optimizer="sgd", seconds=20.0, faster=1.0, rate="50mbit"),
+        trained("int4", 7.0, optimizer="sgd", seconds=3.0, faster=20 / 3, rate="50mbit"),
+        trained("sgd", optimizer="adamw", seconds=21.0, faster=1.0, rate="50mbit", timing="forecast"),
+        trained("int4", 7.0, optimizer="adamw", seconds=4.0, faster=21 / 4, rate="50mbit"),
+    ]
+    text = made(*rows)
+    assert [row[0] for row in Reader(text).rows[1:5]] == [
+        "SGD + float32",
+        "SGD + int4",
+        "AdamW + float32",
+        "AdamW + int4",
+    ]
+    assert "SGD + int4 was the quickest: 3.0 s, 6.7 times sooner than float32 with the same optimizer." in text
+    assert set(re.findall(r'<path class="line (s\d)"', text)) == {"s0", "s1", "s2", "s3"}
+    assert "no measurement but a forecast" in text
+    assert [row[0] for row in Reader(made(*rows[:2])).rows[1:3]] == ["sgd", "int4"]
+    assert "forecast" not in made(*rows[:2])
+
+
+def test_a_loss_is_drawn_as_it_is_shown() -> None:
+    """A point is a mean over steps already, so that the last one is the loss of the table."""
+    jagged: dict[str, Any] = {
+        "curves": {"step": [1.0, 2.0, 3.0], "loss": [8.0, 2.0, 8.0], "bytes_sent": [], "seconds": []}
+    }
+    lines = [
+        re.findall(r'class="line s0" d="([^"]*)"', made(trained("sgd", **jagged, **kind))) for kind in ({}, SPAN)
+    ]
+    smoothed, as_it_is = ([float(y) for y in re.findall(r" ([\d.]+)", line)] for (line,) in lines)
+    assert as_it_is[0] == as_it_is[2] == min(as_it_is)  # 8, 2, 8
+    assert smoothed[0] == smoothed[2] == min(smoothed)  # 8, 6, 8
+    assert 0 < max(smoothed) - min(smoothed) < (max(as_it_is) - min(as_it_is)) / 2
+    assert "the mean of the 7 steps before it, over all workers" in made(trained("sgd", **jagged, **SPAN))
+
+
+def test_all_bars_have_one_scale() -> None:
+    files = [("a.json", 4.4, 10.0), ("b.json", 32.0, 100.0)]
+    runs = [
+        Run(name, {"rows": [{**stepped("qsgd", ddp_ms=ms / 2, step_ms=ms), "tx_bits_per_param": bits}]}, [])
+        for name, bits, ms in files
+    ]
+    widths = re.findall(r'class="whole s0" style="width: ([\d.]+)%"', page(runs))
+    assert widths == ["10.00", "100.00", "13.75", "100.00"]
 
 
 def test_runs_and_tasks_are_kept_apart() -> None:
@@ -150,8 +212,8 @@ def test_runs_and_tasks_are_kept_apart() -> None:
         Run("b.json", {"rows": [trained("sgd", task="fashion"), trained("qsgd", 4.0, task="fashion")]}, []),
     ]
     text = page(runs)
-    assert "digits, 2 workers, 1 epoch: Among the methods" in text
-    assert "fashion, 2 workers, 1 epoch: Among the methods" in text
+    assert "digits, 2 workers, 1 epoch: 360 test images cannot tell" in text
+    assert "fashion, 2 workers, 1 epoch: 360 test images cannot tell" in text
     assert text.count('<div class="plots">') == 2
     head, *rows = Reader(text).rows
     assert head[:3] == ["method", "run", "task"]

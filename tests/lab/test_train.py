@@ -8,7 +8,7 @@ from nets import MUON
 
 from thinwire.core.method import METHODS
 from thinwire.lab.launch import launch
-from thinwire.lab.step_sizes import Step, optimizer_of, step_of
+from thinwire.lab.step_sizes import Step, named, optimizer_of, step_of
 from thinwire.lab.tasks import get
 from thinwire.lab.train import Job, Progress, train_all
 from thinwire.optim import OneBitAdam
@@ -26,7 +26,12 @@ def test_same_seed_same_numbers() -> None:
     assert curves["bytes_sent"][-1] == row["bytes_sent"]
     assert sorted(curves["seconds"]) == curves["seconds"]
     assert curves["seconds"][-1] <= row["seconds"]
-    assert sum(curves["loss"]) / 44 == pytest.approx(row["loss"])
+    # One definition of the loss: a twentieth of the run, three of its 44 steps, over all ranks.
+    assert heard[-1].loss == first[-1]["loss"] == first[-1]["curves"]["loss"][-1]
+    assert row["loss"] == curves["loss"][-1]
+    assert (row["loss_steps"], jobs[0].steps(2)) == (3, 44)
+    assert (row["tested"], row["optimizer"]) == (360, "sgd")
+    assert row["accuracy_low"] < row["accuracy"] < row["accuracy_high"]
     assert {news.job for news in heard} == {0, 1, 2}
     assert all(news.steps == 44 for news in heard)
 
@@ -49,6 +54,21 @@ def test_muloco_gets_muon_for_matrices_and_eamsgd_nesterovs_momentum() -> None:
     assert {"ns_steps"} <= {*muon} - {*adamw}
     eamsgd = optimizer_of(METHODS.parse("eamsgd"), step_of(get("digits"), "eamsgd"), [bias])
     assert (eamsgd.defaults["nesterov"], eamsgd.defaults["momentum"]) == (True, 0.99)
+
+
+def test_an_optimizer_may_be_asked_for() -> None:
+    digits, weight = get("digits"), [torch.zeros(1)]
+    step = step_of(digits, "int4", "adamw")
+    optimizer = optimizer_of(METHODS.parse("int4"), step, weight)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["lr"] == step.lr == 8e-3
+    assert step_of(digits, "int4", "adamw", 0.5) == Step(0.5, 0.9, "adamw")
+    assert step_of(digits, "signsgd", None, 0.5) == Step(0.5, 0.0)
+    assert step_of(digits, "signsgd", "sgd").lr == step_of(digits, "signsgd").lr  # it is what the method states
+    assert step_of(get("fashion"), "int4", "adamw").lr == 1e-3
+    assert named("adamw", "sgd") == "AdamW + float32"
+    with pytest.raises(ValueError, match=r"one-bit-adam goes with OneBitAdam.* alone; leave --optimizer adamw out"):
+        step_of(digits, "one-bit-adam", "adamw")
 
 
 def test_a_method_that_keeps_momentum_leaves_none_to_the_optimizer() -> None:

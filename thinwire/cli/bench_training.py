@@ -24,7 +24,15 @@ ETA = {
     "best_error": ".4f",
     "times": ".2f",
 }
-ACCURACY = {"method": "", "seeds": "d", "accuracy": ".2%", "lowest": ".2%", "highest": ".2%", "points": "+.2f"}
+ACCURACY = {
+    "method": "",
+    "seeds": "d",
+    "accuracy": ".2%",
+    "lowest": ".2%",
+    "highest": ".2%",
+    "points": "+.2f",
+    "unsure": ".2f",
+}
 
 
 def eta(
@@ -60,6 +68,9 @@ def bench_accuracy(
     reserve(save)
     records = train_local(jobs, [f"{job.method} seed {job.seed}" for job in jobs], workers)
     rows = accuracy.rows(records)
-    title = f"{task}, {workers} workers, {rows[0]['epochs']} epochs; points: percentage points of accuracy above sgd."
+    title = (
+        f"{task}, {workers} workers, {rows[0]['epochs']} epochs; points: percentage points of accuracy above sgd; "
+        "unsure: half their 95% interval, from the number of test images; points within it are none."
+    )
     keep(save, rows)
     show(rows if as_json else accuracy.summary(records), as_json=as_json, title=title, columns=ACCURACY)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -41,9 +41,15 @@ def line(first: str = "starting") -> Iterator[Callable[[str], None]]:
 
 
 def show(
-    rows: Sequence[Row], *, as_json: bool, title: str, columns: dict[str, str], save: Path | None = None
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    title: str,
+    columns: dict[str, str],
+    save: Path | None = None,
+    lean: bool = False,
 ) -> None:
-    """Print the rows as JSON or as a table; `columns` maps a field to its format."""
+    """Print the rows as JSON or as a table; `columns` maps a field to its format. A lean table has no lines."""
     keep(save, rows)
     if as_json:
         json.dump({"environment": records.environment(), "rows": list(rows)}, sys.stdout, indent=1)
@@ -51,8 +57,13 @@ def show(
         return
     width = None if sys.stdout.isatty() else 140
     table = Table(title=title, title_justify="left", header_style="bold")
+    if lean:
+        table = Table(
+            title=title, title_justify="left", header_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False
+        )
     for name in columns:
-        table.add_column(name, justify="left" if name in ("method", "kernel", "backend") else "right")
+        side: JustifyMethod = "left" if name in ("method", "kernel", "backend") else "right"
+        table.add_column(name, justify=side, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name], spec) for name, spec in columns.items()))
     Console(highlight=False, width=width, emoji=False).print(table)

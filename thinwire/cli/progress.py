@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from thinwire.cli.output import errors
+from thinwire.cli.output import errors, warn_of_few_rounds
 from thinwire.lab import tasks, train
 from thinwire.lab.launch import Say, launch
+from thinwire.lab.net import Network
 from thinwire.lab.records import Row
 from thinwire.lab.train import Job
 
@@ -36,10 +37,12 @@ def bars(names: Sequence[str]) -> Iterator[Say]:
         yield hear
 
 
-def train_local(jobs: Sequence[Job], names: Sequence[str], workers: int) -> list[Row]:
-    """Start `workers` processes once, run all jobs in them, and return the records of rank 0."""
+def train_local(jobs: Sequence[Job], names: Sequence[str], workers: int, hosts: Network | None = None) -> list[Row]:
+    """Start `workers` processes once, on `hosts` if given, run all jobs in them, and return the records of rank 0."""
     for job in jobs:
         tasks.get(job.task).check_workers(workers)
+        warn_of_few_rounds(job.method, job.steps(workers))
+    timeout = TIMEOUT * len(jobs)
     with bars(names) as hear:
-        rows: list[Row] = launch(train.train_all, workers, jobs, timeout=TIMEOUT * len(jobs), hear=hear)[0]
+        rows: list[Row] = launch(train.train_all, workers, jobs, timeout=timeout, hear=hear, hosts=hosts)[0]
     return rows

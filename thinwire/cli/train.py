@@ -9,13 +9,14 @@ from typing import Annotated
 import torch.distributed as dist
 import typer
 
-from thinwire.cli.demo import COLUMNS
-from thinwire.cli.output import show
+from thinwire.cli.output import warn_of_few_rounds
 from thinwire.cli.progress import bars, train_local
+from thinwire.cli.trained import show_trained
 from thinwire.lab import tasks
 from thinwire.lab.launch import Say
 from thinwire.lab.records import Row
-from thinwire.lab.train import Job, train_all, without_curves
+from thinwire.lab.step_sizes import OPTIMIZERS
+from thinwire.lab.train import Job, train_all
 
 WORKERS = 4
 
@@ -23,6 +24,10 @@ WORKERS = 4
 def train(
     task: Annotated[str, typer.Option(help=f"What to train: {' or '.join(tasks.TASKS)}.")] = "digits",
     method: Annotated[str, typer.Option(help="Method id; see `thinwire methods`.")] = "qsgd:bits=4",
+    optimizer: Annotated[
+        str | None, typer.Option(help=f"{', '.join(OPTIMIZERS)} (default: what the method states, mostly sgd).")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Step size (default: that of optimizer, method and task).")] = None,
     workers: Annotated[
         int | None, typer.Option(help=f"Processes on this machine (default: {WORKERS}, or torchrun's).")
     ] = None,
@@ -34,7 +39,7 @@ def train(
     """Train one task under one method. Under torchrun it joins torchrun's group; only rank 0 prints."""
     joined = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
-        job = Job(task, method, seed, epochs, data).located()
+        job = Job(task, method, seed, epochs, data, optimizer, lr).located()
         if joined and workers not in (None, int(os.environ["WORLD_SIZE"])):
             raise ValueError(f"torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
     except (ValueError, TypeError, OSError):
@@ -45,12 +50,13 @@ def train(
         _join(job, lambda _: None)
         return
     if joined:
-        with bars([method]) as hear:
+        warn_of_few_rounds(method, job.steps(int(os.environ["WORLD_SIZE"])))
+        with bars([job.name]) as hear:
             row = _join(job, hear)
     else:
-        row = train_local([job], [method], WORKERS if workers is None else workers)[0]
-    title = f"{task}, {row['workers']} workers, {row['epochs']} epochs. bytes_sent: of one worker."
-    show([row if as_json else without_curves(row)], as_json=as_json, title=title, columns=COLUMNS)
+        row = train_local([job], [job.name], WORKERS if workers is None else workers)[0]
+    title = f"{task}, {row['workers']} workers, {row['epochs']} epochs, step size {row['lr']:g}."
+    show_trained([row], [job.name], title, as_json=as_json)
 
 
 def _join(job: Job, say: Say) -> Row:

@@ -6,12 +6,26 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from thinwire.lab.intervals import unsure
 from thinwire.lab.records import Row
 from thinwire.lab.train import Job
 
 BASELINE = "sgd"
 METHODS = ("qsgd:bits=4", "ecq-sgd", "ef-signsgd:exchange=all-gather,block=64")
-FIELDS = ("task", "method", "seed", "accuracy", "loss", "bytes_sent", "ratio", "epochs", "workers", "lr", "seconds")
+FIELDS = (
+    "task",
+    "method",
+    "seed",
+    "accuracy",
+    "tested",
+    "loss",
+    "bytes_sent",
+    "ratio",
+    "epochs",
+    "workers",
+    "lr",
+    "seconds",
+)
 
 
 def jobs(task: str, methods: Sequence[str], seeds: int, epochs: int | None, data: Path | None) -> list[Job]:
@@ -28,7 +42,10 @@ def rows(records: Sequence[Row]) -> list[Row]:
 
 
 def summary(records: Sequence[Row]) -> list[Row]:
-    """One row per method: the mean accuracy over seeds, and how many points it is above float32's."""
+    """One row per method: the mean accuracy over seeds, and how many points it is above float32's.
+
+    `unsure` is half the 95% interval of these points, which follows from the number of test images.
+    """
     by_method: dict[str, list[float]] = {}
     for record in records:
         by_method.setdefault(record["method"], []).append(record["accuracy"])
@@ -41,6 +58,7 @@ def summary(records: Sequence[Row]) -> list[Row]:
             "lowest": min(values),
             "highest": max(values),
             "points": 100 * (means[method] - means[BASELINE]),
+            "unsure": 100 * unsure(means[method], means[BASELINE], records[0]["tested"]),
         }
         for method, values in by_method.items()
     ]

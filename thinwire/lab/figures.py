@@ -25,10 +25,13 @@ from thinwire.lab import (
     plan_table,
     race_table,
     scatter_table,
+    tasks,
 )
+from thinwire.lab.intervals import unsure
 from thinwire.lab.markdown import RIVALS, contestant, table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS, model_error
+from thinwire.lab.step_sizes import OPTIMIZERS
 from thinwire.lab.stragglers import pages as stragglers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,17 +74,22 @@ def quantisers(data: Path) -> str:
 def training(data: Path) -> str:
     """What `thinwire demo` prints."""
     rows = load(data / "demo.csv")
-    body = [
-        [
-            f"`{r['method']}`",
-            f"{100 * float(r['accuracy']):.1f}%",
-            f"{float(r['bytes_sent']) / 1e6:.1f} MB",
-            f"{float(r['ratio']):.1f}x",
-        ]
-        for r in rows
-    ]
-    head = ["method", "test accuracy", "sent per worker", "less than float32"]
-    return table(head, body) + where(rows[0], "thinwire demo")
+    body = []
+    for r in rows:
+        low, high = (100 * float(r[f"accuracy_{end}"]) for end in ("low", "high"))
+        body.append(
+            [
+                OPTIMIZERS.get(r["optimizer"], r["optimizer"]),
+                f"`{r['method']}`",
+                f"{100 * float(r['accuracy']):.1f}% ({low:.1f} to {high:.1f})",
+                f"{float(r['bytes_sent']) / 1e6:.1f} MB",
+                f"{float(r['ratio']):.1f}x",
+                f"{float(r['seconds']):.1f} s",
+                f"{float(r['faster']):.1f}x",
+            ]
+        )
+    head = ["optimizer", "method", "test accuracy", "sent per worker", "less than float32", "seconds", "sooner"]
+    return table(head, body, left=2) + where(rows[0], "thinwire demo")
 
 
 def accuracy(data: Path) -> str:
@@ -97,7 +105,7 @@ def accuracy(data: Path) -> str:
             f"`{method}`",
             several[0]["epochs"],
             f"{100 * means[task, method]:.2f}%",
-            f"{100 * (means[task, method] - means[task, 'sgd']):+.2f}",
+            _points(means[task, method], means[task, "sgd"], tasks.get(task).tested),
             f"{min(100 * float(r['accuracy']) for r in several):.2f} to "
             f"{max(100 * float(r['accuracy']) for r in several):.2f}",
             f"{fmean(float(r['ratio']) for r in several):.1f}x",
@@ -108,6 +116,13 @@ def accuracy(data: Path) -> str:
     return table(head, body, left=2) + where(
         rows[0], "thinwire bench accuracy --task digits --epochs 20` and `--task fashion"
     )
+
+
+def _points(accuracy: float, other: float, tested: int) -> str:
+    """The difference in points, with half its 95% interval."""
+    if accuracy == other:
+        return "0.00"
+    return f"{100 * (accuracy - other):+.2f} +- {100 * unsure(accuracy, other, tested):.2f}"
 
 
 def step(data: Path) -> str:

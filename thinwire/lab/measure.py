@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 POINTS = 200  # of a curve, at most
+SPAN = 20
 
 
 class Curve:
-    """The loss of every step; the bytes and seconds of some."""
+    """The loss of every step; the bytes and seconds of some, the last among them.
+
+    Wherever a loss is shown, it is the mean of so many steps that ended there: a SPAN-th of the run.
+    """
 
     def __init__(self, steps: int) -> None:
+        self.steps = steps
         self.every = max(1, -(-steps // POINTS))
+        self.span = max(1, -(-steps // SPAN))
         self.losses: list[float] = []
+        self.marks: list[int] = []
         self.bytes_sent: list[float] = []
         self.seconds: list[float] = []
         self.begun = time.perf_counter()
@@ -25,19 +33,27 @@ class Curve:
     @property
     def due(self) -> bool:
         """Whether the last step is to be marked."""
-        return len(self.losses) % self.every == 0
+        return len(self.losses) % self.every == 0 or len(self.losses) == self.steps
+
+    @property
+    def recent(self) -> float:
+        """The loss of this rank alone."""
+        last = self.losses[-self.span :]
+        return sum(last) / len(last)
 
     def mark(self, bytes_sent: float) -> None:
         """Note the bytes and the time after the last step."""
+        self.marks.append(len(self.losses))
         self.bytes_sent.append(bytes_sent)
         self.seconds.append(time.perf_counter() - self.begun)
 
     def mean(self) -> dict[str, list[float]]:
-        """The curves: bytes and losses averaged over ranks, losses also over the steps since the previous mark."""
-        losses, steps = mean(self.losses), range(self.every, len(self.losses) + 1, self.every)
+        """The curves: bytes and losses averaged over ranks, losses also over the steps of a span."""
+        sums = [0.0, *accumulate(mean(self.losses))]
+        spans = [(max(0, n - self.span), n) for n in self.marks]
         return {
-            "step": [float(n) for n in steps],
-            "loss": [sum(losses[n - self.every : n]) / self.every for n in steps],
+            "step": [float(n) for n in self.marks],
+            "loss": [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans],
             "bytes_sent": mean(self.bytes_sent),
             "seconds": self.seconds,
         }

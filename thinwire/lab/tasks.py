@@ -46,6 +46,7 @@ class Task:
     epochs: int
     batch: int
     lr: float
+    tested: int  # images that are classified in the test; characters that are guessed for text
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
     what: str = "images"
 
@@ -168,9 +169,20 @@ def _load_text(folder: Path | None) -> Data:
 
 
 TASKS = {
-    "digits": Task("digits", 1437, _find_digits, _load_digits, _digits_net, epochs=12, batch=16, lr=0.05),
-    "fashion": Task("fashion", 60_000, _find_fashion, _load_fashion, _fashion_net, epochs=4, batch=64, lr=0.1),
+    "digits": Task("digits", 1437, _find_digits, _load_digits, _digits_net, epochs=12, batch=16, lr=0.05, tested=360),
+    "fashion": Task(
+        "fashion", 60_000, _find_fashion, _load_fashion, _fashion_net, epochs=4, batch=64, lr=0.1, tested=10_000
+    ),
     "text": Task(
-        "text", text.TRAINED, text.find, _load_text, text.Reader, epochs=1, batch=16, lr=0.1, what="windows"
+        "text",
+        text.TRAINED,
+        text.find,
+        _load_text,
+        text.Reader,
+        epochs=1,
+        batch=16,
+        lr=0.1,
+        tested=(text.WINDOWS - text.TRAINED) * text.WINDOW,
+        what="windows",
     ),
 }

@@ -2,7 +2,9 @@
 
 Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Bits per element and the
 ratio to float32 are over all parameters in all steps, also those in which a method exchanges nothing. Seconds are
-those of the training steps alone, without loading, the first contact of the ranks and the test.
+those of the training steps alone, without loading, the first contact of the ranks and the test; with a `rate`, on
+hosts of a network lab, their uplinks have it. The loss of a run is that of its last twentieth, over all ranks;
+progress shows the same of rank 0 on the way, and of all ranks when the run has ended.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from torch import Tensor
 
 import thinwire as tw
 from thinwire.lab import tasks
+from thinwire.lab.bench_hosts import FREE, reshape
+from thinwire.lab.intervals import interval
 from thinwire.lab.launch import Say
 from thinwire.lab.measure import Curve, accuracy, mean, replicas_equal
 from thinwire.lab.records import Row
-from thinwire.lab.step_sizes import decay, optimizer_of, step_of
+from thinwire.lab.step_sizes import decay, named, optimizer_of, step_of
 from thinwire.lab.tasks import Data, Task, batches
 
 PAUSE = 0.1  # seconds between two reports of progress
@@ -31,17 +35,23 @@ TIMED = ("encode_s", "wire_s", "decode_s")
 
 @dataclass(frozen=True)
 class Job:
-    """One training run: task and method by name, and what else decides its numbers."""
+    """One training run: task and method by name, and what else decides its numbers.
+
+    Without `optimizer` and `lr` they are what the method states, and what was found for the task.
+    """
 
     task: str
     method: str
     seed: int = 0
     epochs: int | None = None
     data: Path | None = None
+    optimizer: str | None = None
+    lr: float | None = None
+    rate: str | None = None
 
     def __post_init__(self) -> None:
         tw.method(self.method)
-        tasks.get(self.task)
+        step_of(tasks.get(self.task), self.method, self.optimizer, self.lr)
         if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"{self.epochs} epochs train nothing; write --epochs 1 or more")
         if self.seed < 0:
@@ -50,6 +60,16 @@ class Job:
     def located(self) -> Job:
         """The same job, with its data found."""
         return replace(self, data=tasks.get(self.task).locate(self.data))
+
+    @property
+    def name(self) -> str:
+        """The method, and the optimizer if it was asked for."""
+        return self.method if self.optimizer is None else named(self.optimizer, self.method)
+
+    def steps(self, workers: int) -> int:
+        """Of the run, on each of so many workers."""
+        task = tasks.get(self.task)
+        return (self.epochs or task.epochs) * (task.images // (task.batch * workers))
 
 
 @dataclass(frozen=True)
@@ -78,10 +98,8 @@ def train_all(say: Say, jobs: Sequence[Job]) -> list[Row]:
 def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     """Train, test, and return one row with its curves, the same on every rank except for the seconds."""
     task, rank, world = tasks.get(job.task), dist.get_rank(), dist.get_world_size()
-    epochs = job.epochs or task.epochs
-    per_epoch = len(data.train_x) // (task.batch * world)
-    steps = epochs * per_epoch
-    method, step = tw.method(job.method), step_of(task, job.method)
+    epochs, steps = job.epochs or task.epochs, job.steps(world)
+    method, step = tw.method(job.method), step_of(task, job.method, job.optimizer, job.lr)
     torch.manual_seed(job.seed)
     model = task.model()
     optimizer = optimizer_of(method, step, model.parameters())
@@ -93,7 +111,11 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         torch.autograd.backward(loss)
         return loss.detach()
 
+    if job.rate is not None:
+        reshape(FREE)
     with tw.attach(model, optimizer, method, seed=job.seed) as wire:
+        if job.rate is not None:
+            reshape(job.rate)
         dist.barrier()
         curve = Curve(steps)
         for epoch in range(epochs):
@@ -111,31 +133,41 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
                     curve.mark(wire.stats()["bytes_sent"])
                 if rank == 0 and time.monotonic() > spoke + PAUSE:
                     spoke = time.monotonic()
-                    say(Progress(number, len(curve.losses), steps, curve.losses[-1]))
+                    say(Progress(number, len(curve.losses), steps, curve.recent))
         seconds, stats = time.perf_counter() - curve.begun, wire.stats()
+        if job.rate is not None:
+            reshape(FREE)
         found = wire.consensus()
         equal = replicas_equal(model)
     if method.sync.of.models:
         model.load_state_dict(found.model, strict=False)  # what a user keeps where models differ
-    if rank == 0:
-        say(Progress(number, steps, steps, curve.losses[-1]))
     curves = curve.mean()
+    if rank == 0:
+        say(Progress(number, steps, steps, curves["loss"][-1]))
     bytes_sent, *spent = mean([stats[name] for name in ("bytes_sent", *TIMED)])
     elements = steps * sum(p.numel() for p in model.parameters())
+    right = accuracy(model, data.test_x, data.test_y)
+    low, high = interval(right, task.tested)
     ring = 2 * (world - 1) / world * 4 * elements  # bytes of a float32 all-reduce in every step
     return {
         "task": job.task,
         "method": job.method,
+        "optimizer": step.optimizer or method.recipe.optimizer,
         "seed": job.seed,
         "workers": world,
         "epochs": epochs,
         "steps": steps,
         "lr": step.lr,
-        "accuracy": accuracy(model, data.test_x, data.test_y),
-        "loss": mean([sum(curve.losses[-per_epoch:]) / per_epoch])[0],
+        "accuracy": right,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "tested": task.tested,
+        "loss": curves["loss"][-1],
+        "loss_steps": curve.span,
         "bytes_sent": round(bytes_sent),
         "bits_per_element": 8 * bytes_sent / elements,
         "ratio": ring / bytes_sent if bytes_sent else 1.0,
+        "rate": job.rate,
         "seconds": seconds,
         **dict(zip(TIMED, spent, strict=True)),
         "replicas_equal": equal,

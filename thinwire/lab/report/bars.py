@@ -17,18 +17,22 @@ SUMS = (
 
 
 def time_bars(charts: Sequence[Chart], series: Series) -> str:
-    """The step above, its parts below, and ticks for what it is compared with."""
+    """The step above, its parts below, and ticks for what it is compared with; all charts have one scale."""
     parted = any(name in split(part) for chart in charts for part in chart.parts for name in PARTS)
     note = f'<p class="note">{escape(SUMS)}</p>' if parted else ""
-    return _side_by_side([_time_chart(chart, series) for chart in charts]) + note
+    lengths = [value for chart in charts for part in chart.parts for value in _lengths(split(part))]
+    top = max(1e-9, *lengths) if lengths else 1.0
+    return _side_by_side([_time_chart(chart, series, top) for chart in charts]) + note
 
 
 def bit_bars(charts: Sequence[Chart], series: Series) -> str:
-    """One bar per method."""
+    """One bar per method; all charts have one scale."""
     made = []
+    top = (
+        max((part.finite("bits_per_element") or 0.0 for chart in charts for part in chart.parts), default=0.0) or 1.0
+    )
     for chart in charts:
         values = [part.finite("bits_per_element") or 0.0 for part in chart.parts]
-        top = max(*values, 1e-9)
         lines = [
             _line(chart.name(part, series), _whole(part, value / top, series), f"{value:.2f}")
             for part, value in zip(chart.parts, values, strict=True)
@@ -37,10 +41,14 @@ def bit_bars(charts: Sequence[Chart], series: Series) -> str:
     return _side_by_side(made)
 
 
-def _time_chart(chart: Chart, series: Series) -> str:
+def _lengths(times: dict[str, float]) -> list[float]:
+    """What is drawn of a step: the step, its marks, and its parts in a row."""
+    return [*times.values(), sum(times.get(name, 0.0) for name in PARTS)]
+
+
+def _time_chart(chart: Chart, series: Series, top: float) -> str:
     splits = [split(part) for part in chart.parts]
     pieces, marks = ([name for name in names if any(name in one for one in splits)] for names in (PARTS, MARKS))
-    top = max(1e-9, *(max(*one.values(), sum(one.get(name, 0.0) for name in PARTS)) for one in splits))
     lines = []
     for part, one in zip(chart.parts, splits, strict=True):
         inner = "".join(

@@ -11,7 +11,7 @@ from thinwire.lab.plot import Axis, Line, plot
 from thinwire.lab.records import Row
 from thinwire.lab.report.groups import Group
 from thinwire.lab.report.series import Series
-from thinwire.lab.report.words import bytes_of, is_number
+from thinwire.lab.report.words import bytes_of, is_number, plain
 
 AROUND = 4  # points on each side that are averaged into each
 WIDE = 8.0  # a log axis is used for numbers this many times apart
@@ -32,6 +32,16 @@ def blocks(parts: Sequence[Group], series: Series) -> str:
                 tasks.setdefault(str(row.get("task") or ""), []).append((part.run, row))
     made = [_block(task if len(tasks) > 1 else "", rows, series) for task, rows in tasks.items()]
     return "\n".join(part for part in made if part)
+
+
+def points_of(parts: Sequence[Group]) -> str:
+    """What a point is: a mean over steps where the file says so, or else of the points around it."""
+    spans = {row.get("loss_steps") for part in parts for row in part.rows if isinstance(row.get("curves"), dict)}
+    if len(spans) == 1 and None not in spans:
+        return f"Each point is the mean of the {plain(spans.pop())} steps before it, over all workers."
+    if None not in spans:
+        return "Each point is the mean of the steps before it, over all workers (loss steps, in the rows below)."
+    return "Each point is the mean of those around it, as many on either side, four at most."
 
 
 def _block(task: str, rows: Sequence[tuple[str, Row]], series: Series) -> str:
@@ -68,7 +78,8 @@ def _lines(name: str, rows: Sequence[tuple[str, Row]], series: Series) -> list[L
         x, y = (_numbers(row["curves"], field) for field in (name, "loss"))
         if x and len(x) == len(y):
             seed = f", seed {row['seed']}" if "seed" in row else ""
-            made.append(Line(f"{row['method']} ({run}{seed})", x, smooth(y), series.mark(row["method"])))
+            points = y if row.get("loss_steps") is not None else smooth(y)  # means already
+            made.append(Line(f"{row['method']} ({run}{seed})", x, points, series.mark(row["method"])))
     return made
 
 

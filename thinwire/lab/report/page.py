@@ -13,7 +13,7 @@ from pathlib import Path
 
 from thinwire.lab.records import Row
 from thinwire.lab.report import bars, charts, curves, summary
-from thinwire.lab.report.groups import Group, finding, groups
+from thinwire.lab.report.groups import Group, finding, groups, told_apart
 from thinwire.lab.report.runs import MAIN, Run
 from thinwire.lab.report.series import Series
 from thinwire.lab.report.table import generic
@@ -22,16 +22,15 @@ from thinwire.lab.report.words import count, plain
 HERE = Path(__file__).parent
 OPEN = 12  # rows of a table that is shown unfolded
 NAMED = 3  # runs whose names fit into a heading
-SMOOTH = (
-    "Each point is the mean of those around it, as many on either side, four at most. Press a name to hide its "
-    "lines; point at it, or at a row of the table, to see it alone."
-)
+PRESS = "Press a name to hide its lines; point at it, or at a row of the table, to see it alone."
+SCALE = "All bars have one scale."
 
 
 def page(runs: Sequence[Run], title: str = "") -> str:
     """The whole page."""
-    parts = groups(runs)
-    stepped, sent = charts.times(parts), charts.bits(parts, runs)
+    shown = told_apart(runs)
+    parts = groups(shown)
+    stepped, sent = charts.times(parts), charts.bits(parts, shown)
     series = Series.of(part.method for part in [*parts, *(p for chart in sent for p in chart.parts)])
     title = title or headline(runs, parts)
     script = (HERE / "page.js").read_text()
@@ -39,9 +38,9 @@ def page(runs: Sequence[Run], title: str = "") -> str:
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     sections = [
         _section("summary", "Summary", summary.tables(parts, series)),
-        _section("curves", "Loss", curves.blocks(parts, series), SMOOTH),
-        _section("time", "Time of a step", bars.time_bars(stepped, series)),
-        _section("bits", "Bits per element", bars.bit_bars(sent, series)),
+        _section("curves", "Loss", curves.blocks(parts, series), f"{curves.points_of(parts)} {PRESS}"),
+        _section("time", "Time of a step", bars.time_bars(stepped, series), SCALE),
+        _section("bits", "Bits per element", bars.bit_bars(sent, series), SCALE),
         _section("rows", "All rows", _tables(runs, alone=not parts)),
         _section("runs", "Commands and versions", "\n".join(map(_made_with, runs))),
     ]

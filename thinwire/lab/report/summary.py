@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, final
 
+from thinwire.lab.intervals import interval
 from thinwire.lab.report.groups import ACCURACIES, SETTINGS, Group
 from thinwire.lab.report.series import Series
 from thinwire.lab.report.table import Column, column, table
@@ -17,6 +18,14 @@ LAST = ("lr", "eta")  # settings that follow the numbers
 LOCAL = (
     "With all workers on one machine and no slow link between them, seconds show what a method costs in computing, "
     "and not what it saves."
+)
+FORECAST = (
+    "Seconds are no measurement but a forecast: the runs had no link between them, and the virtual clock says how "
+    "long their messages would take on one of the given rate."
+)
+INTERVAL = (
+    "Beside an accuracy is its 95% interval, which follows from the number of test images; differences within it are "
+    "none."
 )
 
 
@@ -55,6 +64,11 @@ MEASURED = {
         lambda v: f"{v:.1f}",
         "Seconds are those of the training steps, without loading and testing.",
     ),
+    "faster": Measured(
+        "sooner",
+        lambda v: f"{v:.1f}x",
+        "Sooner is the ratio of the seconds of float32 (the method sgd) with the same optimizer to those.",
+    ),
     "step_ms": Measured("step, ms", ms, "The time of a step is a median."),
     "ddp_ms": Measured("DDP, ms", ms, "DDP is torch's DistributedDataParallel in float32, in the same run."),
     "wire_share": Measured(
@@ -63,7 +77,7 @@ MEASURED = {
         "Wire share is the time of the bytes at the link's full rate over the time of the step.",
     ),
     "speedup": Measured("speed-up", lambda v: f"{v:.2f}x", "Speed-up is over DDP's float32."),
-    "loss": Measured("loss", lambda v: f"{v:.4f}", "Loss is that at the end of training."),
+    "loss": Measured("loss", lambda v: f"{v:.4f}", "Loss is that at the end of training, of the curves' last point."),
 }
 
 
@@ -90,9 +104,7 @@ def _table(title: str, parts: Sequence[Group], series: Series) -> str:
         *_seeds(parts),
         *(column(name, values) for name, values in differ.items() if name in LAST),
     ]
-    terms = " ".join(MEASURED[name].about for name in shown)
-    if "seconds" in shown and not any(part.settings["rate"] for part in parts):
-        terms += f" {LOCAL}"
+    terms = " ".join([*(MEASURED[name].about for name in shown), *_notes(parts, shown)])
     return "\n".join(
         [
             f"<h3>{escape(title)}</h3>",
@@ -101,6 +113,18 @@ def _table(title: str, parts: Sequence[Group], series: Series) -> str:
             f'<p class="note">{escape(terms)}</p>',
         ]
     )
+
+
+def _notes(parts: Sequence[Group], shown: Sequence[str]) -> list[str]:
+    """What the terms of the columns do not say."""
+    made = []
+    if any(_tested(part) for part in parts):
+        made.append(INTERVAL)
+    if any(part.settings["timing"] == "forecast" for part in parts):
+        made.append(FORECAST)
+    elif "seconds" in shown and not any(part.settings["rate"] for part in parts):
+        made.append(LOCAL)
+    return made
 
 
 def _seeds(parts: Sequence[Group]) -> list[Column]:
@@ -119,11 +143,23 @@ def _measured(name: str, parts: Sequence[Group]) -> Column:
 
 
 def _range(name: str, part: Group) -> str:
-    """The lowest and the highest accuracy of several seeds."""
-    if name not in ACCURACIES or len(part.rows) < 2 or part.mean(name) is None:
+    """What the test images say of an accuracy; without their number, the lowest and the highest of several seeds."""
+    value = part.mean(name)
+    if name not in ACCURACIES or value is None:
         return ""
-    values = [row[name] for row in part.rows]
-    return f" <small>{100 * min(values):.2f} to {100 * max(values):.2f}</small>"
+    tested, seeds = _tested(part), [row[name] for row in part.rows]
+    if tested and 0 <= value <= 1:
+        low, high = interval(value, tested)
+    elif len(seeds) > 1:
+        low, high = min(seeds), max(seeds)
+    else:
+        return ""
+    return f" <small>{100 * low:.2f} to {100 * high:.2f}</small>"
+
+
+def _tested(part: Group) -> int:
+    """The images of the test; 0 where the file does not say."""
+    return int(part.finite("tested") or 0)
 
 
 def _equal(parts: Sequence[Group]) -> list[Column]:
