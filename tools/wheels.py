@@ -66,7 +66,10 @@ class MissingError(Exception):
 
 def attempt(*command: str | Path, what: str) -> None:
     """Run a command that may fail on a machine without a network, or on another system."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT)
+    try:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT)
+    except OSError as error:
+        raise MissingError(f"{what} ({error})") from error
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
         raise MissingError(f"{what} ({words})")

@@ -122,7 +122,7 @@ def _points(accuracy: float, other: float, tested: int) -> str:
     """The difference in points, with half its 95% interval."""
     if accuracy == other:
         return "0.00"
-    return f"{100 * (accuracy - other):+.2f} +- {100 * unsure(accuracy, other, tested):.2f}"
+    return f"{100 * (accuracy - other):+.2f} ± {100 * unsure(accuracy, other, tested):.2f}"
 
 
 def step(data: Path) -> str:
