@@ -98,7 +98,8 @@ def train_all(say: Say, jobs: Sequence[Job]) -> list[Row]:
 def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     """Train, test, and return one row with its curves, the same on every rank except for the seconds."""
     task, rank, world = tasks.get(job.task), dist.get_rank(), dist.get_world_size()
-    epochs, steps = job.epochs or task.epochs, job.steps(world)
+    epochs = job.epochs or task.epochs
+    steps = epochs * (len(data.train_x) // (task.batch * world))
     method, step = tw.method(job.method), step_of(task, job.method, job.optimizer, job.lr)
     torch.manual_seed(job.seed)
     model = task.model()
