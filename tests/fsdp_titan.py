@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import torch.distributed as dist
-from fsdp_cases import apart, full, grid, net, sgd, shard, step
+from fsdp_cases import apart, batch, full, grid, line, net, sgd, shard, step
+from nets import loss
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import FSDPModule
 
 import thinwire as tw
 from thinwire.exchange import AllReduce
@@ -40,5 +46,57 @@ def loaded() -> dict[str, float]:
     }
 
 
+def summed() -> dict[str, float]:
+    """The loss is a sum, divided by the samples of all ranks; FSDP sums gradients, and so do we between replicas."""
+    mesh = grid()
+    plain, ours = shard(net(), line()), shard(net(), mesh["shard"])
+    one, other = sgd(plain), sgd(ours)
+    for module in ours.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tw.fsdp(ours, other, tw.methods.sgd(), replicas=mesh["replicate"]).detach()
+        warned = sum('write tw.fsdp(..., reduce="sum")' in str(warning.message) for warning in told)
+        with tw.fsdp(ours, other, tw.methods.sgd(), replicas=mesh["replicate"], reduce="sum"):
+            warned_again = sum("reduce=" in str(warning.message) for warning in told) - warned
+            for number in range(2):
+                step(plain, one, number)
+                other.zero_grad()
+                (loss(ours, batch(number)) / dist.get_world_size()).backward()
+                other.step()
+    return {"apart": apart(plain, ours), "warnings": warned + 10.0 * warned_again}
+
+
+def in_chunks() -> dict[str, float]:
+    """The head has its backward pass, and then the body has another: each sends its own part."""
+    mesh = grid()
+    model, twin = shard(net(), mesh["shard"]), shard(net(), line())
+    one, other = sgd(model), sgd(twin)
+    head, sent = len(list(model.children())) - 1, []
+    method = tw.Method(AllReduce(), overlap=tw.Overlap(bucket_mb=1e-4))
+    with tw.fsdp(model, one, method, replicas=mesh["replicate"], min_size=0) as wire:
+        for number in range(3):
+            step(twin, other, number)
+            one.zero_grad()
+            x, y = batch(number)
+            before = wire.stats()["elements"]
+            cuts: list[Tensor] = []
+
+            def cut(module: Any, args: tuple[Tensor], cuts: list[Tensor] = cuts) -> tuple[Tensor]:
+                cuts.extend((args[0], args[0].detach().requires_grad_()))
+                return (cuts[1],)
+
+            handle = model[head].register_forward_pre_hook(cut)  # type: ignore[index]
+            (model(x) - y).square().mean().backward()
+            handle.remove()
+            cuts[0].backward(cuts[1].grad)
+            one.step()
+            sent.append(wire.stats()["elements"] - before)
+    total = sum(p.to_local().numel() for p in model.parameters())  # type: ignore[attr-defined]
+    return {"apart": apart(model, twin), "elements": sent[-1] / total}
+
+
 def titan() -> dict[str, dict[str, float]]:
-    return {"loaded": loaded()}
+    return {"loaded": loaded(), "summed": summed(), "in chunks": in_chunks()}

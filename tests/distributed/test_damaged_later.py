@@ -16,7 +16,8 @@ import thinwire as tw
 from thinwire.comm.processes import Processes
 from thinwire.core.payload import HEADER
 from thinwire.core.verdicts import Verdicts
-from thinwire.engine.runner import Promise, Runner
+from thinwire.engine.round import Promise
+from thinwire.engine.runner import Runner
 
 
 def damaged(name: str) -> tuple[str, bool]:

@@ -130,6 +130,15 @@ def test_training_goes_on_from_a_checkpoint_that_is_read_after_fsdp(ranks: list[
         assert all(distance < NEAR for distance in one["titan"]["loaded"].values()), one["titan"]
 
 
+def test_sums_over_replicas_and_passes_that_send_their_own_part(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        found = one["titan"]
+        assert found["summed"]["apart"] < NEAR
+        assert found["summed"]["warnings"] == 1  # without reduce="sum", and not with it
+        assert found["in chunks"]["apart"] < NEAR
+        assert found["in chunks"]["elements"] == 1  # of the model, in a step of two passes
+
+
 def test_what_changes_after_validation_is_seen(ranks: list[dict[str, Any]]) -> None:
     for one in ranks:
         assert one["fresh"] == {"load": 0.0, "switch": 0.0}

@@ -178,6 +178,7 @@ def test_backward_passes_that_all_exchange_are_told_of_once() -> None:
         assert rounds == 6
         assert len(told) == 1
         assert "write `with wire.no_sync():`" in told[0]
+        assert "1,108 of 1,108 elements have been exchanged again" in told[0]
         assert equal
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batch, equal_everywhere, flat, loss, net
+from nets import batch, equal_everywhere, flat, loss, net, train
 from ranks import on_ranks
 
 import thinwire as tw
@@ -225,6 +225,7 @@ def broken_model() -> str:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with tw.attach(model, optimizer, tw.methods.local_sgd(every=1), min_size=0):
+        train(model, optimizer, range(1))
         loss(model, batch(0)).backward()
         if dist.get_rank() == 1:
             with torch.no_grad():
@@ -237,4 +238,4 @@ def broken_model() -> str:
 
 
 def test_a_model_that_is_not_finite_is_an_error_on_every_rank() -> None:
-    assert on_ranks(broken_model, 2) == ["the model of rank 1 is not finite in round 0"] * 2
+    assert on_ranks(broken_model, 2) == ["the model of rank 1 is not finite in round 1"] * 2

@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 
 from thinwire.comm.clock import VirtualClock
-from thinwire.engine.agreement import Agreed, agree
+from thinwire.engine.agreement import GRADIENT, RESULT, Agreed, agree
 from thinwire.engine.handover import Handover
-from thinwire.engine.runner import Round
+from thinwire.engine.round import Round
 
 RANKS = 3
 
@@ -26,13 +26,13 @@ def round_of(x: list[float], used: bytes, lr: float, finite: bool | None, since:
 def rounds(rank: int) -> list[Round]:
     bad = math.inf if rank == 1 else 1.0
     return [
-        round_of([1.0, 2.0], bytes((rank == 0, 0)), 0.1, finite=True),
-        round_of([bad], b"\1", 0.1, finite=None),  # as of a gradient in 16 bits: nobody has looked
+        round_of([1.0, 2.0], bytes((GRADIENT * (rank == 0), RESULT)), 0.1, finite=True),
+        round_of([bad], bytes((GRADIENT,)), 0.1, finite=None),  # as of a gradient in 16 bits: nobody has looked
         round_of([], b"\0", 0.1, finite=None),
-        round_of([3.0], b"\1", 0.2 if rank == 2 else 0.1, finite=True),
-        round_of([bad], b"\1", 0.1, finite=rank != 1),
-        round_of([3e38, 3e38], b"\1", 0.1, finite=None),  # the sum is not finite, and each of them is
-        round_of([3.0], b"\1", 0.1, finite=True, since=int(rank == 2)),
+        round_of([3.0], bytes((GRADIENT,)), 0.2 if rank == 2 else 0.1, finite=True),
+        round_of([bad], bytes((GRADIENT,)), 0.1, finite=rank != 1),
+        round_of([3e38, 3e38], bytes((GRADIENT,)), 0.1, finite=None),  # the sum is not finite, and each of them is
+        round_of([3.0], bytes((GRADIENT,)), 0.1, finite=True, since=int(rank == 2)),
     ]
 
 
@@ -65,9 +65,9 @@ def test_many_rounds_agree_in_one_message_as_each_would_alone() -> None:
 
 def test_every_round_has_its_own_verdict() -> None:
     first, unseen, empty, other_lr, seen, large, behind = agreed(together=True)[0][0]
-    assert first == Agreed(0, same_lr=True, used=(True, False))  # rank 0 alone has the gradient
+    assert first == Agreed(0, same_lr=True, used=(True, True), again=(False, True))  # rank 0 alone has the gradient
     assert unseen.broken == seen.broken == 2  # rank 1
-    assert empty == Agreed(0, same_lr=True, used=(False,))
+    assert empty == Agreed(0, same_lr=True, used=(False,), again=(True,), news=False)
     assert (other_lr.finite, other_lr.same_lr, other_lr.worth_sending) == (True, False, False)
     assert large.finite
     assert (behind.same_lr, behind.in_step, behind.worth_sending) == (True, False, False)

@@ -1,6 +1,6 @@
 """Agreement: what all ranks know about rounds before their results are used.
 
-Every rank says of each round whether its gradients are finite, which tensors have one, its learning rate, and how
+Every rank says of each round whether its gradients are finite, what each tensor holds, its learning rate, and how
 many rounds it has had since its last step. The largest value of each byte over all ranks is the answer: numbers are
 equal if largest and smallest bytes agree. One message serves one round or many.
 """
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.comm import Comm
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 LAST = 255  # the largest value of a byte
 FLIPPED = bytes(LAST - byte for byte in range(LAST + 1))
 NUMBER = struct.Struct("<d")
+
+# What a tensor in a bucket holds. What the largest says on any rank holds for all.
+RESULT = 1  # what an earlier round since the last step has left: the same on all ranks
+EDITED = 2  # that, and somebody may have changed it
+GRADIENT = 3  # what backward has computed on this rank; below all of these is nothing
 
 
 @final
@@ -39,6 +44,8 @@ class Agreed:
     same_lr: bool = True
     in_step: bool = True  # whether all ranks have had as many rounds since their last steps
     used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
+    again: tuple[bool, ...] = ()  # by tensor: whether all ranks have an earlier result there, or nothing
+    news: bool = True  # whether there is anything that is not the same on all ranks already
 
     @property
     def finite(self) -> bool:
@@ -48,7 +55,7 @@ class Agreed:
     @property
     def worth_sending(self) -> bool:
         """Whether the round goes on."""
-        return self.finite and self.same_lr and self.in_step
+        return self.finite and self.same_lr and self.in_step and self.news
 
 
 SOUND = Agreed()
@@ -84,8 +91,14 @@ def _read(said: bytes) -> Agreed:
     """Kept, since it is the same in almost every step."""
     size = NUMBER.size
     used, most, least = said[1 : -2 * size], said[-2 * size : -size], said[-size:].translate(FLIPPED)
-    flags = tuple(bool(flag) for flag in used)
-    return Agreed(said[0], same_lr=most[1:] == least[1:], in_step=most[0] == least[0], used=flags)
+    return Agreed(
+        said[0],
+        same_lr=most[1:] == least[1:],
+        in_step=most[0] == least[0],
+        used=tuple(flag > 0 for flag in used),
+        again=tuple(flag < GRADIENT for flag in used),
+        news=any(flag > RESULT for flag in used),
+    )
 
 
 def _looked_at(rounds: Sequence[Round]) -> list[bool]:

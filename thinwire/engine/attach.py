@@ -23,7 +23,7 @@ from thinwire.engine.misuse import (
 from thinwire.engine.needs import refuse_compiled
 from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.parameters import trained
-from thinwire.engine.settings import Settings
+from thinwire.engine.settings import Reduction, Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.wire import Wire
 
@@ -40,6 +40,7 @@ def attach(
     timeout: float = 600.0,
     drop_dead: bool = False,
     on_nonfinite: OnNonfinite = "skip",
+    reduce: Reduction = "mean",
 ) -> Wire:
     """Exchange the gradients of `model` with `method` from here on; every rank calls it with the same arguments.
 
@@ -56,6 +57,9 @@ def attach(
     ranks: it changes nothing ("skip"), raises FloatingPointError ("raise"), or is taken all the same ("keep"). Where
     models are exchanged, each rank decides by its own gradients.
 
+    With `reduce="sum"`, `p.grad` is the sum over ranks and not their mean, for programs that divide their loss by the
+    samples or tokens of all ranks.
+
     Methods that gossip leave gradients alone and exchange models inside `optimizer.step`, with neighbours only; ranks
     then differ, and `wire.consensus()` is the model to keep. With `drop_dead` they go on without a neighbour that has
     died or does not answer: its weight passes to the ranks that it was connected to.
@@ -67,7 +71,7 @@ def attach(
     check_initialised()
     check_free(single)
     group = group_of(process_group)
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite, reduce)
     members = trained(model, single)
     if method.overlap.into_forward is not None:
         refuse_compiled(model)

@@ -11,6 +11,7 @@ import torch
 
 from thinwire import kernels
 from thinwire.core.types import Layout, State
+from thinwire.engine.agreement import GRADIENT
 from thinwire.engine.local import same_place
 from thinwire.engine.plan import Parcel, chunks
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from thinwire.core.comm import Comm
     from thinwire.core.exchange import Exchange
     from thinwire.engine.handover import Handover
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 
 @final
@@ -53,7 +54,7 @@ class Bucket:
         self.layout = parcel.layout
         self.flat = torch.zeros(self.layout.numel, dtype=torch.float32, device=device)
         self.views = self.cut(self.flat)
-        self.used = bytearray(len(self.views))  # 1 where a tensor has been filled in this round
+        self.used = bytearray((GRADIENT,)) * len(self.views)  # what each tensor holds; 0 until it is filled
         self.lacks = len(self.views)  # tensors that have not been filled
         self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
         self.streams: set[torch.cuda.Stream] = set()  # those that filled it in this round, where it is on a GPU
@@ -80,7 +81,7 @@ class Bucket:
     def fill(self, tensor: int, value: Tensor) -> Tensor:
         """Take the gradient of one tensor, which may lie in the buffer already; returns its place there."""
         self.lacks -= not self.used[tensor]
-        self.used[tensor] = 1
+        self.used[tensor] = GRADIENT
         view = self.views[tensor]
         if view.is_cpu and value.dtype == view.dtype and value.is_contiguous():
             finite = kernels.select(view).copy(value, view)

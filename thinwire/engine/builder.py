@@ -62,7 +62,8 @@ class Builder:
         settings = self.settings
         check_surroundings()
         self.share.check(method)
-        check_method(method, dist.get_world_size(self.group), drop_dead=settings.drop_dead)
+        ranks = dist.get_world_size(self.group)
+        check_method(method, ranks, drop_dead=settings.drop_dead, sums=settings.reduce == "sum")
         check_tested_model(method, self.optimizer)
         signal = source(method.sync.of, self.optimizer)
         items = [item for _, item in self.members]
@@ -74,6 +75,7 @@ class Builder:
             "plan": str(plan),
             "sizes of the pieces": str({kind: method.overlap.sizes(kind) for kind in kinds}),
             "on_nonfinite": settings.on_nonfinite,
+            "reduce": settings.reduce,
             "what they hold of the model": self.share.name,
             "whether optimizers may keep points beside parameters": str(may_keep_points(self.optimizer)),
         }
@@ -92,5 +94,6 @@ class Builder:
             self.block,
             self.buffers,
         )
+        loop.times = ranks if settings.reduce == "sum" else 1
         loop.planner = planner(method, items, settings.min_size, settings.exclude)
         return Built(transport, runner, loop, self.make_driver(loop, transport))

@@ -34,7 +34,7 @@ from thinwire.engine.misuse import (
 from thinwire.engine.optimizers import check_free, followed
 from thinwire.engine.parameters import exchanged_by_ddp
 from thinwire.engine.schedules.choose import schedule
-from thinwire.engine.settings import Settings
+from thinwire.engine.settings import Reduction, Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.transport import ProcessTransport
 from thinwire.engine.wire import Wire
@@ -53,18 +53,19 @@ def ddp_hook(
     seed: int = 0,
     timeout: float = 600.0,
     on_nonfinite: OnNonfinite = "skip",
+    reduce: Reduction = "mean",
 ) -> tuple[Wire, Hook]:
     """The handle and the hook for `model.register_comm_hook`; every rank calls it with the same arguments.
 
-    The handle does what that of `attach` does. After its `detach` the hook computes a plain mean, because DDP keeps
-    a hook for ever. With the optimizer, or a list of those that share the model, residuals follow learning rates, and
-    steps whose gradients are not finite are left out; without it, the learning rate counts as constant, and a NaN
-    reaches the optimizer.
+    The handle does what that of `attach` does. After its `detach` the hook computes a plain mean, or sum, because DDP
+    keeps a hook for ever. With the optimizer, or a list of those that share the model, residuals follow learning
+    rates, and steps whose gradients are not finite are left out; without it, the learning rate counts as constant,
+    and a NaN reaches the optimizer.
     """
     check_method_type(method, "tw.ddp_hook({}, model)")
     check_ddp(model)
     check_no_hook(model)
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite, reduce=reduce)
     return wire_and_hook(method, model, optimizer, settings)
 
 
@@ -186,7 +187,8 @@ class DdpDriver(HookDriver):
                 done.set_result(buffer)
 
     def _plain_mean(self, buffer: Tensor) -> Future[Tensor]:
-        buffer.div_(dist.get_world_size(self._group))
+        if self.loop.times == 1:
+            buffer.div_(dist.get_world_size(self._group))
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
         assert work is not None
         mean: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])

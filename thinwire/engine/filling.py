@@ -7,6 +7,7 @@ when it and all buckets before it in the plan are full, so that every rank launc
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
+from thinwire.engine.agreement import EDITED, RESULT
 from thinwire.engine.handover import Handover, follow
 from thinwire.engine.local import is_sharded, like, local, same_place
 from thinwire.engine.parameters import check_dense
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 TWICE = (
-    "gradients have been exchanged {times} times since the last optimizer.step: every backward pass sends them all. "
-    "To accumulate gradients, write {block} around all backward passes but the last; if a backward pass also "
-    "reaches a model that another optimizer trains, write it around that pass"
+    "{count:,} of {all:,} elements have been exchanged again since the last optimizer.step: a backward pass sends "
+    "every bucket that it changes. To accumulate gradients, write {block} around all backward passes but the last; "
+    "if a backward pass also reaches a model that another optimizer trains, write it around that pass"
+)
+TWICE_SUMMED = (
+    "{name} was summed over ranks when an earlier backward pass ended, and this pass adds to the sum; with "
+    "reduce='sum' write {block} around all backward passes of a step but the last that reaches it"
 )
 
 
@@ -58,7 +64,12 @@ class Filling:
         self._unsent: list[Bucket] = []  # those that it has not launched, the next one last
         self.since_step = 0  # rounds since the last optimizer.step
         self.compares = True  # whether ranks that step are to be told from ranks that do not
-        self._warned = False
+        # Of backward passes between two steps: what the last round of each bucket has left there, as (whether each
+        # tensor is a result, version of the buffer); what has been added to since; by the pass, buckets without news.
+        self._left: dict[int, tuple[tuple[bool, ...], int]] = {}
+        self._touched: set[int] = set()
+        self._idle: defaultdict[int, set[int]] = defaultdict(set)
+        self._warned = self._excused = False
         self.places = [
             Place(bucket, number, one)
             for bucket, members in zip(loop.buckets, loop.members, strict=True)
@@ -82,11 +93,9 @@ class Filling:
         self._launched, self.flags, self._unsent = [], [], loop.buckets[::-1]
         for bucket in self._unsent:
             bucket.emptied()
-        told = self._warned or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
-        if self.since_step and not loop.stepping and not told:
-            self._warned = True
-            if not loop.elsewhere():  # which has its own warning
-                warnings.warn(TWICE.format(times=self.since_step + 1, block=self._block), stacklevel=2)
+        self._excused = loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
+        if not self.since_step:
+            self._left, self._touched = {}, set()
 
     def fill(self, place: Place, grad: Tensor) -> Tensor:
         """Take one gradient; returns its place in the buffer."""
@@ -97,6 +106,8 @@ class Filling:
                 "with activation checkpointing write checkpoint(..., use_reentrant=False)"
             )
         check_dense(grad, item.name)
+        if self._loop.times > 1:
+            self._check_sum(place, grad)
         view = place.bucket.fill(place.number, grad)
         source = self._source
         if source.changes and not self._loop.runner.warm and source.fill(view, place.one.parameter, item.group):
@@ -126,6 +137,8 @@ class Filling:
                 grad = loop.earlier(place)
                 if grad is None:
                     place.bucket.views[place.number].zero_()
+                elif self._is_result(place) and id(place.one.parameter) not in self._touched:
+                    self._keep(place, grad)
                 else:
                     self.fill(place, grad)
         while self._unsent:
@@ -154,6 +167,7 @@ class Filling:
                 with suppress(Exception):  # the first error is told
                     await self._loop.runner.wait(going)
             raise
+        self._note(rounds)
         self._loop.runner.check(rounds)
 
     def deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool = False) -> None:
@@ -172,15 +186,69 @@ class Filling:
         loop, source = self._loop, self._source
         changes = source.changes and not loop.runner.warm
         loop.skipping.broken |= agreed.broken > 0
+        if not agreed.news:
+            if late:
+                for number in range(len(bucket.views)):
+                    loop.withdraw(self.places[self._first[bucket.index] + number])
+            return  # every gradient is what it was
         first, views = self._first[bucket.index], bucket.views if x is bucket.flat else bucket.cut(x)
+        again = agreed.again if loop.times > 1 else ()
+        if loop.times > 1 and not (changes or any(again)):
+            x.mul_(loop.times)
         for number, (view, anywhere) in enumerate(zip(views, agreed.used, strict=True)):
             if anywhere:
                 place = self.places[first + number]
                 if changes:
                     source.take(view, place.one.parameter, place.one.item.group)
+                if loop.times > 1 and (changes or any(again)) and not again[number]:
+                    view.mul_(loop.times)
                 loop.deliver(place, view)
             elif late:
                 loop.withdraw(self.places[first + number])
+
+    def touched(self, parameter: Tensor) -> None:
+        """Note that something was added to a gradient in a pass that exchanges nothing."""
+        self._touched.add(id(parameter))
+
+    def _is_result(self, place: Place) -> bool:
+        """Whether a round since the last step has left its result there, be it that something was added to it."""
+        used, _ = self._left.get(place.bucket.index, ((), 0))
+        return bool(used) and used[place.number] and not self._source.changes
+
+    def _keep(self, place: Place, grad: Tensor) -> None:
+        """Let a result that nothing was added to lie where it is: it only travels if its bucket has something new."""
+        bucket, (_, version) = place.bucket, self._left[place.bucket.index]
+        same = same_place(grad, bucket.views[place.number]) and bucket.flat._version == version
+        bucket.fill(place.number, grad)
+        bucket.used[place.number] = RESULT if same else EDITED
+
+    def _check_sum(self, place: Place, grad: Tensor) -> None:
+        """Refuse to add to a sum over ranks; a gradient that was set to None in between is another tensor now."""
+        view = place.bucket.views[place.number]
+        kept = same_place(grad, view) or grad.dtype != view.dtype
+        if kept and self._is_result(place) and self.compares and not self._loop.stepping:
+            raise RuntimeError(TWICE_SUMMED.format(name=place.one.item.name, block=self._block))
+
+    def _note(self, rounds: Sequence[Round]) -> None:
+        """Remember what these rounds have left, and count what has travelled before since the last step."""
+        loop, again, news = self._loop, 0, 0
+        for going in rounds:
+            bucket, (used, _) = going.bucket, self._left.get(going.bucket.index, ((), 0))
+            again += bucket.layout.numel if used and not going.skipped else 0
+            if going.agreed.news:
+                news += bucket.layout.numel if used else 0
+                self._idle[going.since].discard(bucket.index)
+                used = going.agreed.used
+            else:
+                self._idle[going.since].add(bucket.index)
+            if used:
+                self._left[bucket.index] = used, bucket.flat._version
+        loop.runner.telemetry.stats.again += again
+        if news and not (self._warned or self._excused or loop.stepping):
+            self._warned = True
+            if not loop.elsewhere():  # which has its own warning
+                total = sum(bucket.layout.numel for bucket in loop.buckets)
+                warnings.warn(TWICE.format(count=news, all=total, block=self._block), stacklevel=2)
 
     def end(self) -> None:
         """Count the round."""
@@ -196,7 +264,8 @@ class Filling:
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
         since = self.since_step if self.compares and self._loop.optimizer is not None else 0
-        self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False))
+        patient = bucket.index in self._idle[since]
+        self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False, patient=patient))
         if not self._unsent:
             runner.agree(self._launched)
 

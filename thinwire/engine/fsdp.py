@@ -29,9 +29,9 @@ from thinwire.engine.hooks import by_hooks
 from thinwire.engine.inside import Inside
 from thinwire.engine.misuse import check_initialised, check_method_type, tuple_of
 from thinwire.engine.optimizers import check_free, followed
-from thinwire.engine.settings import Settings
+from thinwire.engine.settings import Reduction, Settings
 from thinwire.engine.sharded import Sharded
-from thinwire.engine.sharding import check_carried, check_sharded, ranks_of, replica_group, sharded
+from thinwire.engine.sharding import check_carried, check_sharded, ranks_of, replica_group, sharded, warn_if_summed
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.wire import Wire
 from thinwire.exchange.reduce_scatter import ReduceScatter, check_reduce_scatter
@@ -54,6 +54,7 @@ def fsdp(
     seed: int = 0,
     timeout: float = 600.0,
     on_nonfinite: OnNonfinite = "skip",
+    reduce: Reduction = "mean",
     inside: ReduceScatter | None = None,
 ) -> Wire:
     """Exchange the gradients of `model`, which `fully_shard` shards inside each replica, between replicas.
@@ -66,6 +67,9 @@ def fsdp(
     shard. What is small is decided by whole tensors, and a step is left out on all ranks of a replica if some
     shard of a gradient is not finite. In `wire.no_sync()` FSDP still adds up gradients inside the replica, and
     nothing travels between replicas; `model.set_requires_gradient_sync(False)` leaves out both.
+
+    `reduce` is between replicas what FSDP's gradient divide factor is inside them: after
+    `model.set_gradient_divide_factor(1.0)`, which sums gradients, write `reduce="sum"`.
 
     With `inside`, what the ranks of a replica send each other in backward is compressed too:
     `inside=tw.exchange.ReduceScatter(tw.compressors.IntBlock(bits=4), residual="int8")`. `wire.plan()` then prints
@@ -85,7 +89,9 @@ def fsdp(
         raise ValueError("this model is attached already; write wire.switch(method), or wire.detach() first")
     ranks = ranks_of(members)
     group = replica_group(replicas, ranks)
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
+    if reduce == "mean" and dist.get_world_size(group) > 1:
+        warn_if_summed(model, len(ranks))
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite, reduce=reduce)
     share = Sharded(model, members, ranks, group, timeout)
     mine = {
         "method": method.to_json(),

@@ -214,6 +214,7 @@ class Hooks(HookDriver):
         """Take a gradient, now or when this pass ends."""
         self.end_step()
         if self.loop.quiet():
+            self.loop.filling.touched(p)
             return
         self._forget_failed_pass()
         if self._pass is None:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from thinwire.core.method import Method
 
 
-def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
-    """Refuse a method that `attach` cannot run, with the line to write instead."""
+def check_method(method: Method, ranks: int, *, drop_dead: bool, sums: bool = False) -> None:
+    """Refuse a method that `attach` cannot run, with the line to write instead; it `sums` where reduce is "sum"."""
     sync, exchange = method.sync, method.exchange
     models = sync.of.models
+    if sums:
+        _check_sums(method)
     _check_planned(method)
     _check_forward(method)
     if sync.batches is not None and (models or exchange.served or sync.staleness != 0):
@@ -55,6 +57,16 @@ def check_method(method: Method, ranks: int, *, drop_dead: bool) -> None:
         )
     if exchange.cannot_drop:
         raise ValueError(f"{method.id} cannot go on without a neighbour; {exchange.cannot_drop}")
+
+
+def _check_sums(method: Method) -> None:
+    if method.sync.of.models or method.exchange.served:
+        raise ValueError(
+            f"{method.id} exchanges no gradients that could be summed; divide the loss by the samples or tokens of "
+            "this rank, not of all ranks, and write reduce='mean'"
+        )
+    if not method.exchange.keeps_scale:
+        raise ValueError(f"{method.id} votes, and the length of its result means nothing; write reduce='mean'")
 
 
 def _check_planned(method: Method) -> None:

@@ -13,23 +13,22 @@ starts when the one before it has ended, because they share its memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 import torch
 
-from thinwire.core.clock import Clock
 from thinwire.core.desk import NOTHING
 from thinwire.core.errors import PayloadError
-from thinwire.core.types import Context, Key, Layout
+from thinwire.core.types import Context, Key
 from thinwire.core.verdicts import Verdicts
-from thinwire.engine.agreement import LAST, SOUND, Agreed, agree, finite
+from thinwire.engine.agreement import LAST, Agreed, agree, finite
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import in_common
+from thinwire.engine.round import Facts, Promise, Round
 from thinwire.engine.stats import SAMPLE_EVERY, compression_error
 
 if TYPE_CHECKING:
@@ -44,56 +43,6 @@ if TYPE_CHECKING:
     from thinwire.engine.transport import Transport, Work
 
 T = TypeVar("T")
-
-
-class Facts(NamedTuple):
-    """What a round asks of its exchange, looked up once."""
-
-    agrees: bool
-    carries_nan: bool
-    bare: bool  # a plain sum, of which nothing is kept by chunk
-    measurable: bool
-
-    @classmethod
-    def of(cls, exchange: Exchange) -> Facts:
-        """The facts of an exchange."""
-        bare = exchange.carries_nan and not exchange.remembers
-        return cls(exchange.agrees, exchange.carries_nan, bare, exchange.measurable)
-
-
-class Promise(NamedTuple):
-    """A `Context` but for its `Comm`, which is that of the lane whose turn it will be."""
-
-    layout: Layout
-    key: Key
-    clock: Clock
-    lr: float
-    before: Tensor | None
-    motion: tuple[float, ...]
-    verdicts: Verdicts | None = None
-
-
-@final
-@dataclass(eq=False)
-class Round:
-    """One bucket on its way. `x` is its vector, and holds the result in the end."""
-
-    number: int
-    bucket: Bucket
-    x: Tensor
-    lr: float
-    before: Tensor | None  # the model before the local step, where models are exchanged
-    handover: Handover
-    used: bytes  # 1 for each tensor that this rank has a gradient for
-    finite: bool | None  # whether it is finite on this rank; None if unknown
-    since: int = 0  # rounds that this rank has had since its last step
-    agreement: Awaitable[object] | None = None  # after it, `agreed` holds; None where ranks need not agree
-    agreed: Agreed = SOUND
-    verdicts: list[Verdicts] = field(default_factory=list)  # of its chunks, where they are computed on a GPU
-    parts: list[Awaitable[object]] = field(default_factory=list)
-    clocks: list[Clock] = field(default_factory=list)
-    launched: float = 0.0  # when
-    owes: bool = False  # whether it waits to be part of an agreement
 
 
 @final
@@ -143,13 +92,14 @@ class Runner:
         *,
         since: int = 0,
         alone: bool = True,
+        patient: bool = False,
     ) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step.
 
         `since` is how many rounds this rank has had since its last step.
 
         A round that is not `alone` is one of several: `agree` comes after the last of them, and until then a small
-        one need not have been handed over.
+        one need not have been handed over. One that is `patient` waits for its agreement even if it is a plain sum.
         """
         exchange = self.plain if self.warm else bucket.exchange
         facts = self._facts.get(id(exchange)) or Facts.of(exchange)
@@ -158,8 +108,9 @@ class Runner:
         going.launched = self.telemetry.now()
         chunks = bucket.sums if facts.bare else bucket.chunks
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
-        at_once = facts.agrees and not facts.carries_nan and len(chunks) == 1
-        if facts.agrees and not at_once and (alone or not facts.carries_nan):
+        waits = going.waits = facts.agrees and (patient or not facts.carries_nan)
+        at_once = waits and len(chunks) == 1
+        if facts.agrees and not at_once and (alone or waits):
             self._agree([going])
         for number, chunk in enumerate(chunks):
             context = self.context(going, number, chunk)
@@ -324,10 +275,10 @@ class Runner:
                 await earlier
             if agrees:
                 await agree(comm, (going,))
-            elif going.agreement is not None and not facts.carries_nan:
+            elif going.waits and going.agreement is not None:
                 await going.agreement
             # A plain sum needs no agreement to start: it carries what is not finite by itself.
-            if not (facts.carries_nan or going.agreed.worth_sending):
+            if going.waits and not going.agreed.worth_sending:
                 return
             if context.verdicts is None:  # on the host nothing is to be done around it
                 await exchanged(comm)

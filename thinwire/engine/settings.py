@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Real
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 from thinwire.engine.skipping import OnNonfinite
+
+Reduction: TypeAlias = Literal["mean", "sum"]
 
 
 @final
@@ -21,6 +23,7 @@ class Settings:
     timeout: float = 600.0
     drop_dead: bool = False
     on_nonfinite: OnNonfinite = "skip"
+    reduce: Reduction = "mean"
 
     def __post_init__(self) -> None:
         """Refuse what would end in an error about something else, on this rank or on those that wait for it."""
@@ -32,3 +35,5 @@ class Settings:
             raise ValueError(f"seed={seed!r}: write a whole number, the same on every rank, such as seed=0")
         if not (isinstance(timeout, Real) and 0 < float(timeout) < inf):
             raise ValueError(f"timeout={timeout!r}: write a number of seconds, such as timeout=600.0")
+        if given["reduce"] not in get_args(Reduction):
+            raise ValueError(f"reduce={given['reduce']!r}: write reduce='mean', or reduce='sum'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,33 @@ def check_carried(method: Method) -> None:
         f"{method.id} {why}; with FSDP write a method in which all replicas exchange gradients or pseudo-gradients, "
         "such as tw.methods.ef_signsgd() or tw.methods.diloco()"
     )
+
+
+def warn_if_summed(model: nn.Module, shards: int) -> None:
+    """Say so where FSDP divides by something other than the ranks of a replica: then sums are meant, it seems.
+
+    The factor can be set, and not asked for, so it is looked up under torch's own names for it.
+    """
+    from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415  (slow to import)
+
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    factors = [getattr(group, "gradient_divide_factor", None) for unit in units for group in param_groups(unit)]
+    if other := [factor for factor in factors if factor not in (None, shards)]:
+        warnings.warn(
+            f"FSDP divides gradients by {other[0]:g} inside a replica of {shards} ranks, so the program seems to sum "
+            'them; between replicas they are averaged: write tw.fsdp(..., reduce="sum"), or '
+            f"model.set_gradient_divide_factor({shards}.0) if means are meant",
+            stacklevel=3,
+        )
+
+
+def param_groups(module: Any) -> Sequence[Any]:
+    """Of a module: none if its parameters belong to other units. Before torch 2.12 there was at most one."""
+    state = module._get_fsdp_state()
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return list(several)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 def sharded(model: nn.Module, optimizer: Optimizer) -> list[Trained]:

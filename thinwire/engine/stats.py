@@ -31,6 +31,7 @@ class Stats:
 
     rounds: int = 0
     elements: int = 0
+    again: int = 0  # elements that had travelled before since the last optimizer.step
     skipped: int = 0  # buckets in which a gradient was not finite
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMED, 0.0))
     gpu_seconds: dict[str, float] = field(default_factory=dict)  # what a GPU took for it, where that is timed
@@ -63,6 +64,7 @@ class Stats:
             "rounds": self.rounds,
             "skipped": self.skipped,
             "elements": self.elements,
+            "elements_again": self.again,
             "bytes_sent": sent,
             "messages": messages,
             **{name: self.marks[what] for what, name in COUNTED.items()},

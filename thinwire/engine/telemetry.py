@@ -12,7 +12,7 @@ from thinwire.engine.stats import Stats
 
 if TYPE_CHECKING:
     from thinwire.core.comm import Traffic
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 
@@ -56,7 +56,7 @@ class Telemetry:
         for clock in going.clocks:
             self.stats.time(clock.notes)
             self._queued += clock.queued
-        self.stats.elements += going.bucket.layout.numel
+        self.stats.elements += 0 if going.skipped else going.bucket.layout.numel
         self.stats.skipped += going.agreed.broken > 0
 
     def apart(self, round_: int, distance: float) -> None:

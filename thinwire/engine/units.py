@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from thinwire.engine.sharding import param_groups
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
@@ -124,7 +126,7 @@ def units(model: nn.Module) -> list[Unit]:
     for name, module in model.named_modules():
         if not isinstance(module, kind):
             continue
-        groups = _groups(module)
+        groups = param_groups(module)
         if len(groups) > 1:
             raise ValueError(
                 f"the parameters of {name or 'the model'} are sharded over several meshes, and torch takes no "
@@ -151,15 +153,6 @@ def _kind() -> type:
                 f"{torch.__version__} has not; install a newer torch, or leave `inside` out"
             )
     return FSDPModule
-
-
-def _groups(module: Any) -> Sequence[Any]:
-    """Of a module: none if its parameters belong to other units. Before torch 2.12 there was at most one."""
-    state = module._get_fsdp_state()
-    several = getattr(state, "_fsdp_param_groups", None)
-    if several is not None:
-        return list(several)
-    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 def _check(group: Any) -> None:

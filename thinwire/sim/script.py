@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from thinwire.core.outline import Around, Phase, Reduce, Swap
 from thinwire.engine.consensus import SAMPLED
 from thinwire.engine.plan import chunks
-from thinwire.engine.runner import Facts
+from thinwire.engine.round import Facts
 
 if TYPE_CHECKING:
     from thinwire.core.exchange import Exchange

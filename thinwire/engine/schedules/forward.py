@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from thinwire.core.comm import Comm
     from thinwire.engine.filling import Place
     from thinwire.engine.loop import Loop
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 
 @final

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from thinwire.engine.filling import Place
     from thinwire.engine.loop import Loop
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 
 @final

@@ -18,7 +18,7 @@ import torch
 
 from thinwire.engine.agreement import LAST, Agreed
 from thinwire.engine.damage import check_counts, check_like
-from thinwire.engine.runner import Round
+from thinwire.engine.round import Round
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
 

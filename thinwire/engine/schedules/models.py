@@ -23,7 +23,7 @@ from thinwire.engine.stats import SAMPLE_EVERY
 
 if TYPE_CHECKING:
     from thinwire.engine.loop import Loop
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
 
 
 @final

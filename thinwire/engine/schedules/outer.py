@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from thinwire.engine.bucket import Bucket
     from thinwire.engine.loop import Loop
     from thinwire.engine.parameters import Trained
-    from thinwire.engine.runner import Round
+    from thinwire.engine.round import Round
     from thinwire.sync.delta import Delta
 
 CLOSED = -1  # for a fragment of which nothing is under way
@@ -192,7 +192,6 @@ class Outer(Schedule):
             if self.weight != 1.0:
                 bucket.flat.mul_(self.weight)
                 bucket.changed()
-            bucket.used = bytearray(b"\1" * len(bucket.views))
             before = bucket.extra["anchor"] if self._gossips else None
             self._rounds[number].append(loop.runner.launch(bucket, before=before))
         kept["used"][number] = kept["step"] + self._of.delay
