@@ -103,7 +103,12 @@ def accumulated(split: int) -> Tensor:
                     (loss(model, part) / split).backward()
             (loss(model, parts[-1]) / split).backward()
             optimizer.step()
-        assert wire.stats()["rounds"] == 5
+        found = wire.stats()
+        assert found["rounds"] == found["steps"] == found["last_steps"] == 5
+        assert found["ddp_bytes"] == 5 * 4 * flat(model).numel()  # two ranks send each element once
+        assert found["ratio"] == found["last_ratio"] == pytest.approx(found["ddp_bytes"] / found["bytes_sent"])
+        assert 0 < found["step_wait_s"] < found["step_s"] < 5
+        assert 0 <= found["hidden"] <= 1
     return flat(model)
 
 

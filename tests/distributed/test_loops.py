@@ -196,10 +196,12 @@ def searched(way: str) -> list[Any]:
         wrapped.register_comm_hook(wire, hook)  # type: ignore[operator]
     elif way == "attach":
         wire = tw.attach(model, optimizer, tw.methods.sgd())
-    losses = []
+    losses, passes = [], 0
     for step in range(3):
 
         def closure(step: int = step) -> Tensor:
+            nonlocal passes
+            passes += 1
             optimizer.zero_grad()
             value = of_all(model, step) if way == "alone" else loss(wrapped, batch(step))
             value.backward()
@@ -207,6 +209,8 @@ def searched(way: str) -> list[Any]:
 
         losses.append(float(optimizer.step(closure)))
     if way != "alone":
+        found = wire.stats()
+        assert (found["steps"], found["ddp_bytes"]) == (3, passes * 4 * flat(model).numel())
         wire.detach()
     return [flat(model), losses, equal_everywhere(flat(model))]
 

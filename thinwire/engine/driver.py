@@ -38,6 +38,7 @@ class Driver:
     def __init__(self, loop: Loop, own: Schedule) -> None:
         self.loop, self.schedule = loop, own
         self._life = Life(own.run)
+        self._passed = 0  # the round before the first backward pass of the step under way
         self._known = {id(one.parameter) for members in loop.members for one in members}
         loop.filled, loop.deliver, loop.earlier = self.filled, self.deliver, self.earlier
         loop.withdraw = self.withdraw
@@ -106,13 +107,16 @@ class Driver:
         await self._life.happen(StepBegins(closure))
         self._skip()
         loop.stepping = True
+        self._passed = loop.runner.round - (not closure)
 
     async def step_ends(self) -> None:
         """The optimizer has stepped."""
+        passes = max(1, self.loop.runner.round - self._passed)  # more than one if a closure was called again
         self.loop.stepping = False
         self.loop.skipping.end()
         self.loop.filling.since_step = 0
         await self._life.happen(StepEnds())
+        self.loop.count_step(passes)
 
     async def settle(self) -> None:
         """All ranks are about to meet elsewhere, or somebody is about to read the parameters."""

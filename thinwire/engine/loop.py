@@ -107,6 +107,11 @@ class Loop:
         """The learning rate of a parameter group."""
         return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[group]["lr"])
 
+    def count_step(self, passes: int = 1) -> None:
+        """An optimizer step has ended, in which DDP would have reduced the gradients of so many backward passes."""
+        elements = sum(bucket.layout.numel for bucket in self.buckets)
+        self.runner.telemetry.step(passes * elements, max(1, self.method.sync.every))
+
     def gather(self) -> list[Bucket]:
         """The buckets, filled with the parameters as they are; for schedules whose gradients do not lie there."""
         for bucket, members in zip(self.buckets, self.members, strict=True):

@@ -75,7 +75,8 @@ def meet(
         warn_of_restarts()
     if method.recipe.note and transport.comm.rank == 0:
         log.warning("%s: %s", method.id, method.recipe.note)
-    telemetry = Telemetry(transport.now, transport.traffic, transport.comm.size)
+    waits = transport.waits
+    telemetry = Telemetry(transport.now, transport.traffic, transport.comm.size, lambda: waits.seconds)
     runner = Runner(method, transport, telemetry, Motion(optimizer, depth), seed)
     known = weakref.ref(runner)  # a thread has `where`, and must not keep the runner
     transport.watch.where.rounds = lambda: 0 if (alive := known()) is None else alive.round

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
@@ -28,7 +29,7 @@ from thinwire.engine.signal import source
 from thinwire.engine.skipping import Skipping
 from thinwire.engine.stepping import warn_without_round
 from thinwire.engine.telemetry import Telemetry
-from thinwire.engine.transport import blocking
+from thinwire.engine.transport import Waits, answer, blocking
 from thinwire.sync.delta import Delta
 
 if TYPE_CHECKING:
@@ -71,7 +72,13 @@ class Member:
         self._plan = plan_of(method, items, settings.min_size, settings.exclude)
         announce(self._plan, settings.min_size, settings.exclude)
         nobody = Nobody()
-        telemetry = Telemetry(nobody.now, nobody.traffic, nobody.comm.size)
+        waits = Waits()
+        telemetry = Telemetry(nobody.now, nobody.traffic, nobody.comm.size, lambda: waits.seconds)
+
+        def timed(request: Any) -> Any:
+            with waits:
+                return answer(request)
+
         self._runner = Runner(method, nobody, telemetry, Motion(optimizer, depth_of(method)), settings.seed)
         self._loop = Loop(
             self._runner,
@@ -95,7 +102,7 @@ class Member:
         }
         fields = {name: zlib.crc32(text.encode()) for name, text in same.items()}
         self._schedule = Quorum(self._loop, model, crews, fields)
-        self._driver = Hooks(self._loop, self._schedule, blocking)
+        self._driver = Hooks(self._loop, self._schedule, partial(blocking, answer=timed))
         try:
             self._schedule.begin()
             self._driver.run(self._driver.start())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from thinwire.core.clock import Clock, Now, Span, Stamp
-from thinwire.engine.stats import Stats
+from thinwire.engine.stats import TIMED, Mark, Stats
 
 if TYPE_CHECKING:
     from thinwire.core.comm import Traffic
@@ -21,9 +22,15 @@ HELD = 8_000_000  # cycles of a GPU, 4 to 6 ms
 class Telemetry:
     """Figures of one rank; they outlive a change of method."""
 
-    def __init__(self, now: Now, traffic: Sequence[Traffic], ranks: int) -> None:
+    def __init__(
+        self, now: Now, traffic: Sequence[Traffic], ranks: int, waited: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """`waited` says for how many seconds the training loop has waited, since some moment."""
         self.now, self.traffic, self.ranks = now, traffic, ranks
         self.stats = Stats()
+        self._waited, self._known_wait = waited, 0.0
+        self._under_way: list[tuple[float, float]] = []  # from when until when, of what has not been added to `busy`
+        self._busy_until = -math.inf
         self._seen: list[tuple[str, float, int, Sequence[Clock]]] = []  # marks of the last round, with what followed
         self.distances: list[tuple[int, float]] = []  # rounds, and how far apart the models were after them
         self.stamp: Callable[[bool], Stamp] | None = None  # where a GPU is timed
@@ -55,9 +62,34 @@ class Telemetry:
         self._seen.append(("launch", going.launched, going.bucket.index, going.clocks))
         for clock in going.clocks:
             self.stats.time(clock.notes)
+            self._under_way += [(start, stop) for what, start, stop in clock.notes if what in TIMED]
             self._queued += clock.queued
         self.stats.elements += 0 if going.skipped else going.bucket.layout.numel
         self.stats.skipped += going.agreed.broken > 0
+
+    def step(self, reduced: int, period: int) -> None:
+        """An optimizer step has ended, in which DDP would have reduced so many elements."""
+        course, waited = self.stats.course, self._waited()
+        last = course.last
+        mark = Mark(
+            last.steps + 1,
+            self.now(),
+            last.reduced + reduced,
+            self.stats.bytes_before + sum(t.bytes for t in self.traffic),
+            last.waited + waited - self._known_wait,
+            last.busy + self._newly_busy(),
+        )
+        self._known_wait = waited
+        course.step(mark, period)
+
+    def _newly_busy(self) -> float:
+        """Seconds that were covered by what has arrived since the last call, and not by anything before."""
+        total = 0.0
+        for start, stop in sorted(self._under_way):
+            total += max(0.0, stop - max(start, self._busy_until))
+            self._busy_until = max(self._busy_until, stop)
+        self._under_way = []
+        return total
 
     def apart(self, round_: int, distance: float) -> None:
         """Add a measured distance between models."""
@@ -75,6 +107,7 @@ class Telemetry:
         """Count from here: what attach itself sent is not part of training."""
         for traffic in self.traffic:
             traffic.bytes = traffic.messages = 0
+        self._known_wait = self._waited()
 
     def move(self, traffic: Sequence[Traffic], ranks: int) -> None:
         """Go on counting with other drivers."""

@@ -83,6 +83,7 @@ class ProcessTransport(Transport):
     def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool, goes_on: bool = False) -> None:
         """Neighbours may be dropped with `drops`; with `goes_on`, ranks that are lost are otherwise dealt with."""
         self.group, self.timeout, self.drops = group, wanted.timeout, drops
+        self.waits = Waits()
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         names = Names([dist.get_global_rank(group, member) for member in range(size)], dist.get_world_size())
         self.watch = Watch(Place(group), rank, size, names, goes_on=drops or goes_on)
@@ -158,7 +159,11 @@ class ProcessTransport(Transport):
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run what the training loop's own thread waits for: pieces of work, and what runs beside them."""
-        return blocking(coroutine, lambda one: self.wait(one) if isinstance(one, Piece) else answer(one))
+        return blocking(coroutine, self._answer)
+
+    def _answer(self, request: Any) -> Any:
+        with self.waits:
+            return self.wait(request) if isinstance(request, Piece) else answer(request)
 
     def wait(self, piece: Piece[T]) -> T:
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
@@ -211,6 +216,20 @@ class ProcessTransport(Transport):
         """Process groups that no other wire uses, until `close`; every rank calls it."""
         self._lent.append(lend(self.group, wanted, self.meeting))
         return self._lent[-1]
+
+
+@final
+class Waits:
+    """For how many seconds the training loop's own thread has waited, in `with` blocks."""
+
+    def __init__(self) -> None:
+        self.seconds = self._since = 0.0
+
+    def __enter__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._since
 
 
 def answer(request: Any) -> Any:

@@ -135,7 +135,10 @@ class Wire:
         return self._driver.schedule.batch(samples)
 
     def stats(self) -> dict[str, float]:
-        """Bytes, bits per element, ratio, compression error and seconds of this rank since attach."""
+        """What this rank has sent since attach, beside what DDP would have, and how long training waited for it.
+
+        The keys that begin with "last_" are about the last steps: 100 of them, or as many whole rounds.
+        """
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
         inside = {} if self.inside is None else self.inside.stats()
         return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report(), **inside}

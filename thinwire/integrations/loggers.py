@@ -3,9 +3,12 @@
     tw.integrations.loggers.tensorboard(wire, writer, step)       # writer = SummaryWriter(...)
     tw.integrations.loggers.wandb(wire, run, step)                # run = wandb.init(...)
 
-Figures are those of this rank since attach, and are called `thinwire/bytes_sent`, `thinwire/ratio` and so on. Let one
-rank write them, or give each rank a writer of its own. Neither package is imported: a writer is what it can do. With
-Hugging Face's Trainer nothing need be written: its callback adds the figures to whatever the Trainer reports to.
+Figures are those of this rank, and are called `thinwire/bytes_sent`, `thinwire/ratio` and so on. What matters for the
+method is written: bytes and their ratio to DDP's; of the last steps, their time, the wait in it and the share of
+communication that was hidden; whatever the method adds (`outer_rounds`, `staleness_max`); and what has happened at
+all: a compression error, a distance between models, steps or uploads that were skipped. Let one rank write them, or
+give each rank a writer of its own. Neither package is imported: a writer is what it can do. With Hugging
+Face's Trainer nothing need be written: its callback adds the figures to whatever the Trainer reports to.
 """
 
 from __future__ import annotations
@@ -13,6 +16,15 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 PREFIX = "thinwire/"
+WHERE_NOT_0 = frozenset({"nmse", "consensus_distance", "steps_skipped", "uploads", "uploads_skipped"})
+PRINTED = frozenset(
+    [
+        *("steps", "rounds", "elements", "messages", "skipped", "ddp_bytes", "bits_per_element"),
+        *("step_bytes", "step_s", "step_wait_s", "hidden", "last_steps", "last_ratio", "last_step_bytes"),
+        *("encode_s", "wire_s", "decode_s", "encode_gpu_s", "decode_gpu_s", "local_steps"),
+    ]
+)
+"""What `wire.stats()` is asked for by those who look closer: sums that follow from the rest, and threads' times."""
 
 
 class HasStats(Protocol):
@@ -37,12 +49,17 @@ class Run(Protocol):
 
 
 def figures(wire: HasStats | None) -> dict[str, float]:
-    """The figures of `wire.stats()` under the names that loggers show; none where one process has no wire."""
-    return {} if wire is None else {PREFIX + name: value for name, value in wire.stats().items()}
+    """Those of `wire.stats()` that matter, under the names that loggers show; none where one process has no wire."""
+    found = {} if wire is None else wire.stats()
+    return {
+        PREFIX + name: value
+        for name, value in found.items()
+        if name not in PRINTED and (value or name not in WHERE_NOT_0)
+    }
 
 
 def tensorboard(wire: HasStats | None, writer: Writer, step: int) -> None:
-    """Write every figure to TensorBoard."""
+    """Write the figures to TensorBoard."""
     if not callable(getattr(writer, "add_scalar", None)):
         raise TypeError(
             f"tensorboard takes a SummaryWriter; got {type(writer).__name__}: write "
@@ -53,7 +70,7 @@ def tensorboard(wire: HasStats | None, writer: Writer, step: int) -> None:
 
 
 def wandb(wire: HasStats | None, run: Run, step: int | None = None) -> None:
-    """Log every figure to Weights & Biases, as one row."""
+    """Log the figures to Weights & Biases, as one row."""
     if not callable(getattr(run, "log", None)):
         raise TypeError(
             f"wandb takes a run; got {type(run).__name__}: write wandb(wire, run, step) with run = wandb.init(...)"

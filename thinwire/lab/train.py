@@ -1,10 +1,11 @@
 """Train one task under one method on every rank of the default group, and record what it cost.
 
 Bytes are those that a rank really sent, counted where they are sent, averaged over ranks. Bits per element and the
-ratio to float32 are over all parameters in all steps, also those in which a method exchanges nothing. Seconds are
-those of the training steps alone, without loading, the first contact of the ranks and the test; with a `rate`, on
-hosts of a network lab, their uplinks have it. The loss of a run is that of its last twentieth, over all ranks;
-progress shows the same of rank 0 on the way, and of all ranks when the run has ended.
+ratio to float32 are those of `wire.stats()`: over all parameters in all steps, also those in which a method exchanges
+nothing, up to the last one in which it has. Seconds are those of the training steps alone, without loading, the first
+contact of the ranks and the test; with a `rate`, on hosts of a network lab, their uplinks have it. The loss of a run
+is that of its last twentieth, over all ranks; progress shows the same of rank 0 on the way, and of all ranks when the
+run has ended.
 """
 
 from __future__ import annotations
@@ -146,10 +147,10 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
     if rank == 0:
         say(Progress(number, steps, steps, curves["loss"][-1]))
     bytes_sent, *spent = mean([stats[name] for name in ("bytes_sent", *TIMED)])
-    elements = steps * sum(p.numel() for p in model.parameters())
+    trains = float(stats["steps"] > 0)  # a rank that only serves has nothing to compare with
+    trained, ratio, bits = mean([trains, trains * stats["ratio"], trains * stats["bits_per_element"]])
     right = accuracy(model, data.test_x, data.test_y)
     low, high = interval(right, task.tested)
-    ring = 2 * (world - 1) / world * 4 * elements  # bytes of a float32 all-reduce in every step
     return {
         "task": job.task,
         "method": job.method,
@@ -166,8 +167,8 @@ def train(say: Say, job: Job, data: Data, number: int = 0) -> Row:
         "loss": curves["loss"][-1],
         "loss_steps": curve.span,
         "bytes_sent": round(bytes_sent),
-        "bits_per_element": 8 * bytes_sent / elements,
-        "ratio": ring / bytes_sent if bytes_sent else 1.0,
+        "bits_per_element": bits / trained,
+        "ratio": ratio / trained,
         "rate": job.rate,
         "seconds": seconds,
         **dict(zip(TIMED, spent, strict=True)),

@@ -50,7 +50,10 @@ class Worker:
         members = trained(self.model, self.optimizer)
         plan = plan_of(method, [item for _, item in members], setting.min_size, ())
         transport = ClockTransport(clock, rank, method.lanes())
-        telemetry = Telemetry(transport.now, transport.traffic, clock.size)
+        self._computed = 0.0  # seconds; the rest is waiting
+        telemetry = Telemetry(
+            transport.now, transport.traffic, clock.size, lambda: max(0.0, clock.now - self._computed)
+        )
         self.runner = Runner(method, transport, telemetry, Motion(self.optimizer, depth_of(method)), setting.seed)
         signal, skipping = source(method.sync.of, self.optimizer), Skipping(self.optimizer, "skip")
         buffers = floating(self.model)
@@ -69,7 +72,7 @@ class Worker:
 
     async def step(self, number: int) -> float:
         """One step of training; returns the loss before it. Gradients become complete one by one during backward."""
-        comm, driver = self.runner.comm, self.driver
+        driver = self.driver
         into_forward = driver.schedule.into_forward
         loss = math.nan if into_forward else self._gradients(number)
         stragglers, seconds = self.clock.stragglers, self.problem.seconds
@@ -81,14 +84,14 @@ class Worker:
             await self._forward(FORWARD * seconds)
             loss = self._gradients(number)
         else:
-            await comm.sleep(FORWARD * seconds)
+            await self._compute(FORWARD * seconds)
         filling = driver.loop.filling
         places = [place for place in filling.places if place.one.parameter.grad is not None]
         if into_forward:  # whatever order buckets are sent in
             places = [filling.place(p) for p, _ in reversed(driver.loop.trained) if p.grad is not None]
         total = sum(place.one.item.numel for place in places)
         for place in places:  # last layer first, as the plan has them; larger tensors take longer
-            await comm.sleep((1 - FORWARD) * seconds * place.one.item.numel / total)
+            await self._compute((1 - FORWARD) * seconds * place.one.item.numel / total)
             grad = place.one.parameter.grad
             assert grad is not None
             await driver.gradient(place.one.parameter, grad)
@@ -99,7 +102,7 @@ class Worker:
 
         async def again() -> None:
             self._gradients(number)
-            await comm.sleep(seconds)
+            await self._compute(seconds)
 
         driver.loop.again = again
         await driver.step_begins()
@@ -107,13 +110,17 @@ class Worker:
         await driver.step_ends()
         return loss
 
+    async def _compute(self, seconds: float) -> None:
+        await self.runner.comm.sleep(seconds)
+        self._computed += seconds
+
     async def _forward(self, seconds: float) -> None:
         """First layer first: each waits for its own parameters; larger ones take longer."""
         trained, loop = self.driver.loop.trained, self.driver.loop
         total = sum(one.item.numel for one in trained)
         for one in trained:
             await self.driver.schedule.catch_up([loop.filling.place(one.parameter).bucket.index])
-            await self.runner.comm.sleep(seconds * one.item.numel / total)
+            await self._compute(seconds * one.item.numel / total)
 
     def _gradients(self, number: int) -> float:
         """Forward and backward on the batch of a step; returns the loss."""
