@@ -41,7 +41,7 @@ test-fsdp: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --long -m long tests/test_*.py tests/codecs tests/compressors tests/exchange \
 		tests/kernels tests/methods tests/distributed/test_nccl_rules.py tests/distributed/test_misuse.py tests/cli \
-		tests/lab
+		tests/lab tests/examples
 
 # The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
 docs: $(DOCS)
