@@ -261,3 +261,40 @@ def test_one_process_trains_without_thinwire_and_says_so() -> None:
     wire, heard = on_ranks(alone, 1)[0]
     assert wire is None
     assert heard == ["Accelerate runs one process, so that thinwire has nothing to exchange"]
+
+
+def several() -> list[Any]:
+    """Two optimizers share the model, and the loop steps both."""
+    from accelerate import Accelerator  # noqa: PLC0415
+    from accelerate.state import AcceleratorState, GradientState  # noqa: PLC0415
+
+    prepare()
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 4))
+    parts = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[2].parameters(), lr=0.01)]
+    prepared, first, second = accelerator.prepare(model, *parts)
+    told = said(lambda: tw.integrations.accelerate.attach(accelerator, prepared, first, tw.methods.int4()))
+    rounds = []
+    for name in ("int4", "local-sgd:every=5"):
+        method = tw.method(name)
+        wire = tw.integrations.accelerate.attach(accelerator, prepared, [first, second], method, min_size=0)
+        assert wire is not None
+        for step in range(10):
+            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+            accelerator.backward((prepared(x) - x[:, :4]).square().mean())
+            for one in (first, second):
+                one.step()
+                one.zero_grad()
+        rounds.append(wire.stats()["rounds"])
+        wire.detach()
+    return [told, rounds, equal_everywhere(flat(model))]
+
+
+def test_several_optimizers() -> None:
+    for told, rounds, equal in on_ranks(several, 2):
+        assert "2.weight, 2.bias: trainable, and not in SGD" in told
+        assert rounds == [10, 2]
+        assert equal

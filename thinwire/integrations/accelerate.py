@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.core.method import Method
 from thinwire.engine.checkpoint import OnResize
 from thinwire.engine.misuse import check_method_type, tuple_of
+from thinwire.engine.optimizers import followed
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.wire import Wire
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 def attach(
     accelerator: Accelerator,
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     method: Method,
     *,
     min_size: int | None = None,
@@ -59,7 +60,8 @@ def attach(
 
     See `thinwire.attach` for the arguments and for what is returned; in one process there is nothing to exchange, and
     nothing is returned. Memories are part of `accelerator.save_state` and `load_state`; `on_resize` is for a state of
-    another number of ranks. Accumulate gradients with `accelerator.accumulate(model)`.
+    another number of ranks. Several optimizers go into a list. To accumulate gradients, write
+    `with accelerator.accumulate(model):`.
     """
     check_method_type(method, "attach(accelerator, model, optimizer, {})")
     check_policy(on_nonfinite)
@@ -80,7 +82,8 @@ def attach(
         )
     settings = Settings(min_size, tuple_of(exclude), seed, timeout, on_nonfinite=on_nonfinite)
     hook_of = "DistributedDataParallelKwargs() without comm_hook"
-    inner = bare(optimizer)
+    several = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+    inner = followed([bare(one) for one in several], method)
     wire = wire_under(ddp, inner, method, settings, hook_of=hook_of)
     live = _live.setdefault(accelerator, [])
     number = next(free for free in count() if all(free != one.number for one in live))
