@@ -30,8 +30,6 @@ MOMENTS = (
 )
 """What torch's optimizers keep, but for the point of ASGD."""
 OWN = ("torch.optim.", "thinwire.optim.")  # where optimizers are whose moments are known
-
-
 AVERAGED = (
     "write tw.methods.int4(), or another method that exchanges gradients, or one with an outer loop over all ranks, "
     "such as tw.methods.local_sgd(every=8), which averages such points too"

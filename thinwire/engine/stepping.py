@@ -52,8 +52,6 @@ SENDS = (
     "{own} communicates in its step ({count} collectives on torch.distributed), which is neither compressed nor in "
     "wire.stats(); write an optimizer that leaves this to the wire, such as torch.optim.AdamW or torch.optim.Muon"
 )
-
-
 FRESH = (
     "%s goes on from earlier steps, and what %s keeps between steps (residuals, an outer momentum) starts at zero; "
     "to resume both, write wire.load_state_dict(state) with what wire.state_dict() returned then"
