@@ -16,7 +16,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 PREFIX = "thinwire/"
-WHERE_NOT_0 = frozenset({"nmse", "consensus_distance", "steps_skipped", "uploads", "uploads_skipped"})
+WHERE_NOT_0 = frozenset(
+    {"nmse", "consensus_distance", "steps_skipped", "elements_again", "uploads", "uploads_skipped"}
+)
 PRINTED = frozenset(
     [
         *("steps", "rounds", "elements", "messages", "skipped", "ddp_bytes", "bits_per_element"),
