@@ -220,7 +220,7 @@ def _played(
         for bucket in buckets:
             with torch.no_grad():
                 bucket.flat.copy_(grad)
-            bucket.used, bucket.finite = bytearray(b"\1" * len(bucket.views)), True
+            bucket.finite = True
             going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))
         transport.hand_over()
         times = list[float]()
