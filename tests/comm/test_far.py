@@ -124,7 +124,7 @@ def trained(name: str, event: type[Now]) -> tuple[list[int], Tensor]:
     """The bytes that all slots have pinned, step by step, and the model in the end."""
     init = Processes.__init__
 
-    def made(self: Processes, groups: Any, gone: Any = None, backend: Any = None) -> None:
+    def made(self: Processes, groups: Any, gone: Any = None, backend: Any = None, dropped: Any = None) -> None:
         init(self, groups, gone, Far())
         assert isinstance(self._backend, Far)
         self._pinned = Pinned(self._backend.pin, event)

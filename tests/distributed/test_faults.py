@@ -18,6 +18,7 @@ from ranks import PATIENCE, endings
 
 import thinwire as tw
 from thinwire.core.method import METHODS
+from thinwire.engine import dropping
 from thinwire.lab.launch import Outcome
 
 pytestmark = pytest.mark.timeout(300)  # many processes, and machines that are busy
@@ -59,11 +60,14 @@ def test_without_leave_everybody_raises_and_the_edge_is_named(method: str) -> No
 
 
 def killed_one_of_several(method: str, how: str) -> None:
-    """Train on, and tell: the losses before and after, the distances, who is gone, and the mean model's sum."""
+    """Train on, and tell: the losses before and after, the distances, who is gone, the mean model's sum, the log."""
+    logged: list[str] = []
+    dropping.log.warning = lambda text, *words: logged.append(text % words)  # type: ignore[method-assign]
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     wait = WAIT if how == "killed" else 6.0 * PATIENCE
-    wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=wait, drop_dead=True)
+    quorum = None if how == "killed" else 1  # those who wait for the one that hangs may be dropped with it
+    wire = tw.attach(model, optimizer, METHODS.parse(method), min_size=0, timeout=wait, drop_dead=True, quorum=quorum)
     train(model, optimizer, range(10))
     before = loss(model, batch(99, 0)).item()
     if dist.get_rank() == VICTIM:
@@ -78,7 +82,8 @@ def killed_one_of_several(method: str, how: str) -> None:
     after = loss(model, batch(99, 0)).item()
     gone = sorted(wire._runner.comm.gone)
     apart = (own - mean).norm().item()
-    raise SystemExit(json.dumps([before, after, found.distance, apart, gone, mean.sum().item(), seconds]))
+    told = [*logged, wire.stats()["ranks_dropped"]]
+    raise SystemExit(json.dumps([before, after, found.distance, apart, gone, mean.sum().item(), seconds, told]))
 
 
 @pytest.mark.parametrize("method", ["d-psgd", "deepsqueeze", "choco-sgd:copies=true", "sgp"])
@@ -87,10 +92,14 @@ def test_with_leave_the_survivors_go_on(method: str) -> None:
     assert ended[VICTIM].exitcode == -signal.SIGKILL
     survivors = [heard(end) for rank, end in enumerate(ended) if rank != VICTIM]
     sums = set()
-    for before, after, distance, apart, gone, total, seconds in survivors:
+    near = [rank for rank in range(5) if rank != VICTIM]
+    for rank, (before, after, distance, apart, gone, total, seconds, told) in zip(near, survivors, strict=True):
         assert float(str(seconds)) < WAIT
         assert float(str(after)) < 0.75 * float(str(before))
         assert gone == [VICTIM]
+        assert isinstance(told, list)
+        assert told[0].startswith(f"rank {rank} has dropped rank {VICTIM}, and goes on without it: "), told
+        assert told[1:] == [1]
         assert 0 < float(str(apart)) < 4 * float(str(distance)) < 4
         sums.add(round(float(str(total)), 3))
     assert len(sums) == 1  # all found the same mean model

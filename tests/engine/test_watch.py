@@ -10,7 +10,8 @@ import torch.distributed as dist
 from thinwire.comm.processes import EdgeError
 from thinwire.core.errors import PeerError
 from thinwire.engine import watch
-from thinwire.engine.watch import Names, Watch
+from thinwire.engine.reports import Names
+from thinwire.engine.watch import Watch
 
 
 @pytest.fixture

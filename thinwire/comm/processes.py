@@ -83,7 +83,7 @@ class Processes:
     One driver is used by one thread. Two drivers with groups of their own do not disturb each other.
 
     With `gone`, a set that drivers of one rank may share, a swap goes on without a peer that has broken off: the peer
-    joins the set and its answer is missing.
+    joins the set and its answer is missing. `dropped` is told of it, with the error.
 
     Drivers that share their groups take turns on them: `gate` returns when this one may use the network.
     """
@@ -93,10 +93,12 @@ class Processes:
         groups: Mapping[Ranks, dist.ProcessGroup],
         gone: set[int] | None = None,
         backend: backends.Backend | None = None,
+        dropped: Callable[[int, RuntimeError], None] | None = None,
     ) -> None:
         self._groups = dict(groups)
         everybody = next(iter(self._groups.values()))
         self._patient = gone is None
+        self._dropped = dropped
         self._backend = backend or backends.named(backends.name_of(everybody))
         rank, self._global = self._backend.places(everybody)
         self.comm = Comm(rank, len(self._global), gone=set() if gone is None else gone)
@@ -301,6 +303,8 @@ class Processes:
             raise EdgeError(f"the edge {here}-{there} {what}: {error}", (there,)) from error
         broken.add(peer)
         self.comm.gone.add(other)
+        if self._dropped is not None:
+            self._dropped(other, error)
 
     def _send(self, request: SendRequest, me: int) -> None:
         group, to = self._groups[request.ranks], self._global[request.ranks[request.to]]

@@ -41,6 +41,7 @@ def attach(
     drop_dead: bool = False,
     on_nonfinite: OnNonfinite = "skip",
     reduce: Reduction = "mean",
+    quorum: int | None = None,
 ) -> Wire:
     """Exchange the gradients of `model` with `method` from here on; every rank calls it with the same arguments.
 
@@ -62,7 +63,8 @@ def attach(
 
     Methods that gossip leave gradients alone and exchange models inside `optimizer.step`, with neighbours only; ranks
     then differ, and `wire.consensus()` is the model to keep. With `drop_dead` they go on without a neighbour that has
-    died or does not answer: its weight passes to the ranks that it was connected to.
+    died or does not answer: its weight passes to the ranks that it was connected to. Where fewer than `quorum` ranks
+    are left that can reach each other over the graph (by default 2, so that none trains alone), they raise PeerError.
     """
     check_method_type(method, "tw.attach(model, optimizer, {})")
     check_model(model)
@@ -71,7 +73,7 @@ def attach(
     check_initialised()
     check_free(single)
     group = group_of(process_group)
-    settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite, reduce)
+    settings = Settings(min_size, tuple_of(exclude), seed, timeout, drop_dead, on_nonfinite, reduce, quorum)
     members = trained(model, single)
     if method.overlap.into_forward is not None:
         refuse_compiled(model)

@@ -60,6 +60,7 @@ class Beside(ABC):
     now: Now
     beat: float | None  # seconds of silence after which a neighbour may think that this rank hangs
     gone: set[int] | None  # neighbours that have broken off, where that is allowed
+    dropped: Callable[[int, BaseException | None], None] | None = None  # is told of each, and why
     farewell: Callable[[], Coroutine[Any, Any, object]] | None = None  # what neighbours expect before this rank ends
 
     @abstractmethod

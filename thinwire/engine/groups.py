@@ -22,6 +22,7 @@ from thinwire.comm.processes import Processes, Ranks
 from thinwire.engine.naming import new_group, number, raise_to
 
 if TYPE_CHECKING:
+    from thinwire.engine.dropping import Dropping
     from thinwire.engine.meeting import Meeting
 
 Slot = dict[Ranks, dist.ProcessGroup]
@@ -58,16 +59,19 @@ class Lent:
     parent: dist.ProcessGroup
     slots: list[Slot] = field(default_factory=list)
 
-    def drivers(self, gone: set[int] | None = None) -> list[Processes]:
-        """One driver per lane. With `gone`, they go on without a neighbour that breaks off, and add it to the set."""
+    def drivers(self, dropping: Dropping | None = None) -> list[Processes]:
+        """One driver per lane. With `dropping`, they go on without a neighbour that breaks off."""
         slots = len(self.slots)
-        return [self.driver(lane % slots, gone) for lane in range(max(slots, self.wanted.lanes))]
+        return [self.driver(lane % slots, dropping) for lane in range(max(slots, self.wanted.lanes))]
 
-    def driver(self, slot: int, gone: set[int] | None = None) -> Processes:
+    def driver(self, slot: int, dropping: Dropping | None = None) -> Processes:
         """A driver on the groups of a slot that this rank is in."""
         rank = dist.get_rank(self.parent)
         mine = {ranks: group for ranks, group in self.slots[slot].items() if rank in ranks}
-        return Processes(mine, gone, backend.named(self.wanted.backend))
+        used = backend.named(self.wanted.backend)
+        return (
+            Processes(mine, None, used) if dropping is None else Processes(mine, dropping.gone, used, dropping.drop)
+        )
 
     def give_back(self) -> None:
         """Let the next wire have these groups, on which nothing is under way."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from thinwire.comm import backend
 from thinwire.core.types import Layout
 from thinwire.core.version import VERSION
+from thinwire.engine.dropping import ALONE
 from thinwire.engine.groups import Wanted
 from thinwire.engine.handshake import Fields, handshake
 from thinwire.engine.motion import Motion, depth_of
@@ -51,7 +52,11 @@ def meet(
         )
     served = method.exchange.served  # servers go on without a worker
     transport = ProcessTransport(
-        group, wanted(method, group, settings, lanes), drops=settings.drop_dead, goes_on=served
+        group,
+        wanted(method, group, settings, lanes),
+        edges=method.exchange.edges(dist.get_world_size(group)) if settings.drop_dead else None,
+        quorum=ALONE if settings.quorum is None else settings.quorum,
+        goes_on=served,
     )
     common = {
         "thinwire version": VERSION,
@@ -60,6 +65,7 @@ def meet(
         f"the bytes of {PROBE.numel} elements": str([channel.nbytes(PROBE) for channel in method.exchange.channels]),
         "seed": str(seed),
         "drop_dead": str(settings.drop_dead),
+        "quorum": str(settings.quorum),
         "timeout": str(settings.timeout),
     }
     try:

@@ -162,4 +162,6 @@ class Neighbours:
                 cause = broken.__cause__
                 raise PeerError(f"the edge {self.rank}-{peer} broke: {cause}", (peer,)) from cause
             self._beside.gone.add(peer)
+            if self._beside.dropped is not None:
+                self._beside.dropped(peer, broken.__cause__)
             return None

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -21,13 +21,15 @@ from thinwire.comm.processes import Processes
 from thinwire.core.clock import Clock, Now
 from thinwire.core.comm import Comm, Traffic, Wait
 from thinwire.engine.beside import Beside, Threads
+from thinwire.engine.dropping import ALONE, Dropping
 from thinwire.engine.ending import release, watch_over
 from thinwire.engine.groups import Lent, Wanted, lend
 from thinwire.engine.handshake import exchanged
 from thinwire.engine.lane import Lane, Piece
 from thinwire.engine.meeting import Meeting
+from thinwire.engine.reports import Names
 from thinwire.engine.store import Place
-from thinwire.engine.watch import Names, Watch
+from thinwire.engine.watch import Watch
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Comm], Coroutine[Any, Any, T]]
@@ -69,6 +71,10 @@ class Transport(ABC):
     def check(self) -> None:  # noqa: B027  (on the clock nobody is lost)
         """Raise PeerError if another worker has raised the alarm; for schedules that wait for nobody."""
 
+    def report(self) -> dict[str, float]:
+        """Figures of the network for `stats`, beside what was sent."""
+        return {}
+
     @abstractmethod
     def beside(self, edges: list[tuple[int, int]]) -> Beside:
         """A place for coroutines that run beside the lanes, each on an edge of its own; every rank calls it."""
@@ -80,8 +86,20 @@ class ProcessTransport(Transport):
 
     now: Now = staticmethod(time.perf_counter)
 
-    def __init__(self, group: dist.ProcessGroup, wanted: Wanted, *, drops: bool, goes_on: bool = False) -> None:
-        """Neighbours may be dropped with `drops`; with `goes_on`, ranks that are lost are otherwise dealt with."""
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        wanted: Wanted,
+        *,
+        edges: Sequence[tuple[int, int]] | None = None,
+        quorum: int = ALONE,
+        goes_on: bool = False,
+    ) -> None:
+        """With `goes_on`, ranks that are lost are dealt with elsewhere.
+
+        With `edges`, those of the graph, neighbours are dropped that are lost, as long as `quorum` ranks are left.
+        """
+        drops = edges is not None
         self.group, self.timeout, self.drops = group, wanted.timeout, drops
         self.waits = Waits()
         rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -90,10 +108,11 @@ class ProcessTransport(Transport):
         self.meeting = Meeting(self.watch, wanted.timeout, group)
         self._lent: list[Lent] = []
         self._beside: Threads | None = None
+        self._dropping = None if edges is None else Dropping(self.watch, edges, quorum, wanted.timeout)
         try:
-            made = self._borrow(wanted).drivers(set() if drops else None)
+            made = self._borrow(wanted).drivers(self._dropping)
         except BaseException as error:
-            self.watch.leave(f"it failed in attach: {error}")
+            self.watch.leave(f"it failed in attach: {error}", failed=True)
             self.watch.stop()
             raise
         self.comm = made[0].comm
@@ -130,15 +149,22 @@ class ProcessTransport(Transport):
         return self.watch.explain(error)
 
     def check(self) -> None:
-        """Look at the alarm."""
-        if not self.drops and self.watch.alarmed.is_set():
+        """Look at the alarm, or at who is left."""
+        if self._dropping is not None:
+            self._dropping.check()
+        elif self.watch.alarmed.is_set():
             raise self.watch.verdict()
+
+    def report(self) -> dict[str, float]:
+        """How many neighbours have been dropped, where they may be."""
+        return {} if self._dropping is None else {"ranks_dropped": len(self._dropping.gone)}
 
     def beside(self, edges: list[tuple[int, int]]) -> Threads:
         """A thread for each coroutine, and a process group for each edge."""
         lent = self._borrow(Wanted(1, tuple(edges), self.timeout, "gloo"))
         mine = sum(self.comm.rank in edge for edge in edges)
         self._beside = Threads(lent, self.comm.gone if self.drops else None, self.timeout, mine)
+        self._beside.dropped = None if self._dropping is None else self._dropping.drop
         self.traffic += self._beside.traffic
         if self.watch.liveness is not None:
             self.watch.liveness.ask(on=True)  # whoever is there may wait for a word at any time
@@ -169,6 +195,8 @@ class ProcessTransport(Transport):
         """Wait for the result; PeerError soon after a rank raises the alarm or leaves, whatever is waited for."""
         if not piece.done():
             self.lane.hand_over()
+        if self._dropping is not None:
+            self._dropping.check()
         if piece.ended(LOOK):
             return piece.result()
         looked = time.monotonic()
@@ -179,6 +207,8 @@ class ProcessTransport(Transport):
                 if not self.drops and time.monotonic() - looked > LATE:
                     looked = time.monotonic()
                     self.watch.look_out(piece.number)
+                if self._dropping is not None:
+                    self._dropping.check()
                 look()
         return piece.result()
 
@@ -186,7 +216,7 @@ class ProcessTransport(Transport):
         """Stop the threads, and give the process groups back unless messages may be left on them."""
         release(self)
         self._forgotten.detach()
-        self.watch.leave(why)
+        self.watch.leave(why, failed=failed)
         self.lane.close()
         self.watch.stop()
         self.watch.join(FAREWELL)
@@ -202,7 +232,7 @@ class ProcessTransport(Transport):
             why = f"it raised {type(raised).__name__}: {raised}"
         elif self._beside is not None and not self.watch.over:
             self._say_farewell(self._beside)
-        self.watch.leave(why)
+        self.watch.leave(why, failed=raised is not None)
         _stop(self.lane, self.watch)
         self.lane.join(FAREWELL)
         self.watch.join(FAREWELL)

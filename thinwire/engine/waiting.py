@@ -117,11 +117,9 @@ class Waiting:
 
     def late(self, work: int) -> list[int]:
         """The ranks that are alive, have not launched this piece of work, and do not themselves wait for another."""
-        peers = {rank: peer.status for rank, peer in self._liveness.peers.items() if self._fresh(peer)}
-        behind = {rank: status for rank, status in peers.items() if _launched(status) <= work}
+        behind = self._behind(work)
         first = min(map(_launched, behind.values()), default=0)
-        busy = [rank for rank, status in behind.items() if not status.get("waits")]
-        return busy or [rank for rank, status in behind.items() if _launched(status) == first]
+        return _busy(behind) or [rank for rank, status in behind.items() if _launched(status) == first]
 
     def describe(self, ranks: Sequence[int]) -> str:
         """What each of these ranks is doing, as far as is known."""
@@ -135,11 +133,18 @@ class Waiting:
         """Say for whom the ranks wait; the first of them does."""
         peers = self._liveness.peers
         absent = [rank for rank, peer in peers.items() if _absent(peer)]
-        ranks = sorted({*absent, *self.late(work)})
+        ranks = sorted({*absent, *_busy(self._behind(work))})
+        if not ranks and all(map(self._known, peers.values())):
+            ranks = self.late(work)
         others = [rank for rank, peer in peers.items() if self._fresh(peer) and rank not in ranks]
         if ranks and self._rank < min(others, default=self._rank + 1):
             text = "still waiting for %s, %.0f s: %s"
             log.warning(text, named([self._name(rank) for rank in ranks]), waited, self.describe(ranks))
+
+    def _behind(self, work: int) -> dict[int, Mapping[str, Any]]:
+        """The answers of those that are alive and have not launched this piece of work."""
+        peers = {rank: peer.status for rank, peer in self._liveness.peers.items() if self._fresh(peer)}
+        return {rank: status for rank, status in peers.items() if _launched(status) <= work}
 
     def _known(self, peer: Peer) -> bool:
         return not peer.met or self._fresh(peer) or _absent(peer)
@@ -155,6 +160,10 @@ def named(ranks: Sequence[int]) -> str:
     ('rank 2', 'ranks 0, 3')
     """
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+
+
+def _busy(behind: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    return [rank for rank, status in behind.items() if not status.get("waits")]
 
 
 def _launched(status: Mapping[str, Any]) -> int:

@@ -22,7 +22,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -36,8 +36,9 @@ from thinwire.comm.processes import EdgeError, timed_out
 from thinwire.core.errors import PeerError
 from thinwire.engine.ending import start_thread
 from thinwire.engine.liveness import Liveness
+from thinwire.engine.reports import Names, Report, error_of, first_cause, unreachable
 from thinwire.engine.store import Ended, StoreError
-from thinwire.engine.waiting import Waiting, Whereabouts, named
+from thinwire.engine.waiting import Waiting, Whereabouts
 
 T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[dist.Store], Any]]
@@ -49,7 +50,6 @@ AT_ONCE = 1.0  # seconds in which a store answers that can be reached
 STORE = "the store that the ranks met at"
 FOR_EVER = 1 << 62  # more work than anybody launches
 MOST = 16  # reports that are read
-LONGER = "write a longer timeout where ranks may take that long"
 
 
 class _Leaver(NamedTuple):
@@ -62,37 +62,6 @@ class _Leaver(NamedTuple):
     def error(self, names: Names) -> PeerError:
         """What those who wait for it raise."""
         return names.error([self.rank], f"does not go on: {self.why}")
-
-
-@final
-class Names:
-    """The numbers by which users know ranks: those of the whole world, also where some of them exchange alone."""
-
-    def __init__(self, ranks: Sequence[int], world: int) -> None:
-        self.ranks, self.world = tuple(ranks), world
-
-    def __call__(self, rank: int) -> int:
-        return self.ranks[rank]
-
-    def of(self, ranks: Iterable[int]) -> str:
-        """Ranks in a sentence."""
-        return f"{named([self(rank) for rank in ranks])} of {self.world}"
-
-    def error(self, ranks: Sequence[int], text: str) -> PeerError:
-        """A sentence that begins with these ranks."""
-        return PeerError(f"{self.of(ranks)} {text}", tuple(self(rank) for rank in ranks))
-
-
-class _Report(NamedTuple):
-    """What a rank saw when it raised the alarm."""
-
-    rank: int
-    text: str
-    broke: bool = False  # whether a connection did, which says nothing about why
-    timed_out: bool = False
-    late: tuple[int, ...] = ()  # those that were alive, and had not come
-    doing: str = ""  # what they did
-    seconds: float = 0.0  # the time-out
 
 
 @final
@@ -186,10 +155,11 @@ class Watch:
             self._error = self._error or found  # a lane's thread may have been faster
         return self._error
 
-    def leave(self, why: str) -> None:
+    def leave(self, why: str, *, failed: bool = False) -> None:
         """Tell the ranks that this one does not go on after the work that it has launched."""
         try:
-            self.write(f"left/{self.rank}", json.dumps({"work": self.launched(), "why": why}))
+            note = {"work": self.launched(), "why": why, "failed": failed}
+            self.write(f"left/{self.rank}", json.dumps(note))
             self.write("leavers", "1")
         except StoreError:
             return  # nobody can be told, and nobody listens
@@ -205,6 +175,14 @@ class Watch:
         if left and left[0].work <= work:
             raise left[0].error(self.names)
 
+    def ended_well(self) -> set[int]:
+        """The ranks that have left, and not because something failed; none where the store does not answer."""
+        try:
+            notes = {rank: json.loads(self.read(f"left/{rank}") or "{}") for rank in range(self.size)}
+        except StoreError:
+            return set()
+        return {rank for rank, note in notes.items() if note and not note.get("failed", True)}
+
     def write(self, key: str, value: str) -> None:
         """Set a key of the store."""
         self.ask(lambda store: store.set(key, value))
@@ -218,11 +196,11 @@ class Watch:
         return self.ask(lambda store: [rank for rank, key in keys.items() if not store.check([key])])
 
     def _find(self, cause: Exception | None) -> PeerError:
-        missing, reports, left = list(range(self.size)), list[_Report](), list[_Leaver]()
+        missing, reports, left = list(range(self.size)), list[Report](), list[_Leaver]()
         try:
             self.write(f"here/{self.rank}", "1")
             until = time.monotonic() + ROLL
-            while (missing or not _first(reports)) and time.monotonic() < until:
+            while (missing or not first_cause(reports)) and time.monotonic() < until:
                 missing = self.missing({rank: f"here/{rank}" for rank in missing})
                 reports += self._reports(len(reports))
                 time.sleep(0.05)
@@ -236,58 +214,37 @@ class Watch:
             verb = "has" if len(missing) == 1 else "have"
             text = f"{verb} stopped answering; this exchange cannot be finished"
             return self.names.error(missing, text + ("" if cause is None else f" ({cause})"))
-        return self._reported(_first(reports) or next(iter(reports), None))
+        return error_of(first_cause(reports) or next(iter(reports), None), self.rank, self.names)
 
-    def _reports(self, known: int) -> list[_Report]:
+    def _reports(self, known: int) -> list[Report]:
         """What ranks have reported, after the first ones: whoever raises the alarm writes it right after."""
         count = self.ask(lambda store: int(store.add("alarm", 0)))
         texts = [self.read(f"cause/{number}") for number in range(known + 1, min(count, MOST) + 1)]
-        return [_Report(*json.loads(text)) for text in itertools.takewhile(bool, texts)]
+        return [Report(*json.loads(text)) for text in itertools.takewhile(bool, texts)]
 
-    def _report(self, error: Exception, work: int | None) -> _Report:
+    def _report(self, error: Exception, work: int | None) -> Report:
         """What this rank has seen."""
         text = f"{type(error).__name__}: {error}"
         if not timed_out(error):
-            return _Report(self.rank, text, isinstance(error, EdgeError) or "gloo/" in text)
+            return Report(self.rank, text, isinstance(error, EdgeError) or "gloo/" in text)
         late, doing = [], ""
         if work is not None and self.waiting is not None:
             late = self.waiting.find_late(work)
             doing = self.waiting.describe(late)
-        return _Report(self.rank, text, False, True, tuple(late), doing, self._timeout)
-
-    def _reported(self, report: _Report | None) -> PeerError:
-        """The error where all ranks answer."""
-        if report is None:
-            return PeerError("the exchange failed on another rank")
-        if self.rank in report.late:
-            text = f"the other ranks have waited for this one, {self.names.of([self.rank])}, for {report.seconds:g} s"
-            return PeerError(f"{text}, and have given up: {LONGER}", (self.names(self.rank),))
-        if report.late:
-            text = f"did not come to an exchange within {report.seconds:g} s: {report.doing}. {LONGER.capitalize()}"
-            return self.names.error(report.late, text)
-        if report.timed_out:
-            text = f"an exchange timed out on {self.names.of([report.rank])}: it was not complete after "
-            text += f"{report.seconds:g} s, though all ranks answer and none is late. The network is slower than that"
-            return PeerError(f"{text}, or lost between some of them; {LONGER} ({report.text})")
-        return PeerError(f"the exchange failed on rank {self.names(report.rank)}: {report.text}")
+        return Report(self.rank, text, False, True, tuple(late), doing, self._timeout)
 
     def _lose(self, lost: dict[int, float]) -> None:
         """Ranks cannot be reached any more. Called in the thread of `liveness`, where nobody waits for the store."""
         assert self.liveness is not None
         alarm: Future[Any] = Future()
         if not self._goes_on and self._error is None:
-            self._error = self._unreachable(lost)
+            self._error = unreachable(self.names, lost)
             self.alarmed.set()
             self._calls.put((alarm, lambda store: store.add("alarm", 1)))  # for those who ask nobody at the moment
         else:
             self._calls.put((alarm, lambda store: store.check(["alarm"])))
         self.cut_off = not wait([alarm], AT_ONCE).done
         break_off({self.liveness.peers[rank].place.host for rank in lost})
-
-    def _unreachable(self, lost: dict[int, float]) -> PeerError:
-        machines = "its machine has" if len(lost) == 1 else "their machines have"
-        text = f"cannot be reached: {machines} not answered for {max(lost.values()):.0f} s"
-        return self.names.error(sorted(lost), f"{text}; this exchange cannot be finished")
 
     def _left(self, ranks: Iterable[int]) -> list[_Leaver]:
         """Which of these ranks have left, the first to do so first: others may have left because of it."""
@@ -299,7 +256,7 @@ class Watch:
         """The verdict when nobody can sign: this rank knows only the other end of the edge that broke."""
         away = {} if self.liveness is None else self.liveness.away()
         if away:
-            return self._unreachable(away)
+            return unreachable(self.names, away)
         peers = cause.peers if isinstance(cause, EdgeError) else ()
         if peers:
             text = f"rank {peers[0]} of {self.names.world} has stopped answering"
@@ -317,16 +274,6 @@ def answer(future: Future[T]) -> T:
 
 def _nothing() -> None:
     """Nobody is asked."""
-
-
-def _first(reports: Sequence[_Report]) -> _Report | None:
-    """The report that tells why the others are there; None if every rank was broken off by another.
-
-    A rank that gives up closes its connections, whatever it waited for.
-    """
-    late = next((report for report in reports if report.late), None)
-    own = next((report for report in reports if not report.broke), None)
-    return late or own
 
 
 def _serve(watch: Watch, enter: Enter, ended: threading.Event, calls: SimpleQueue[Call | None]) -> None:

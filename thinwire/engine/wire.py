@@ -141,7 +141,8 @@ class Wire:
         """
         skipped = {"steps_skipped": self._skipped + self._loop.skipping.skipped}
         inside = {} if self.inside is None else self.inside.stats()
-        return {**skipped, **self._driver.schedule.report(), **self._runner.telemetry.report(), **inside}
+        report = {**self._driver.schedule.report(), **self._runner.telemetry.report(), **self._transport.report()}
+        return {**skipped, **report, **inside}
 
     def time_gpu(self, *, on: bool = True) -> None:
         """Time encoding and decoding by the GPU's own clock from here on: `encode_gpu_s`, `decode_gpu_s` in `stats`.
