@@ -87,4 +87,6 @@ def test_statements_are_judged() -> None:
     assert not _judged("less than QSGD", {mine: high, other: low})
     assert not _judged("unbiased (singular", {mine: {"bias": 3.0}})
     there = {(TRAINING, "singular vectors"): {"accuracy": 0.9, "bits": 2.0}}
-    assert not _judged("as accurately as qsgd", there | {(TRAINING, "qsgd"): {"accuracy": 0.92, "bits": 2.0}})
+    assert not _judged("as accurately as qsgd", there | {(TRAINING, "qsgd"): {"accuracy": 0.98, "bits": 2.0}})
+    near = there | {(TRAINING, "qsgd"): {"accuracy": 0.92, "bits": 2.0}}  # which 360 images cannot tell from 90%
+    assert _judged("as accurately as qsgd", near)

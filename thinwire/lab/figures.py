@@ -27,7 +27,7 @@ from thinwire.lab import (
     scatter_table,
     tasks,
 )
-from thinwire.lab.intervals import unsure
+from thinwire.lab.intervals import no_loss
 from thinwire.lab.markdown import RIVALS, contestant, table, where
 from thinwire.lab.records import load, read
 from thinwire.lab.reproduce import REPRODUCTIONS, model_error
@@ -122,7 +122,7 @@ def _points(accuracy: float, other: float, tested: int) -> str:
     """The difference in points, with half its 95% interval."""
     if accuracy == other:
         return "0.00"
-    return f"{100 * (accuracy - other):+.2f} ± {100 * unsure(accuracy, other, tested):.2f}"
+    return no_loss(accuracy, other, tested)[0].removesuffix(" points")
 
 
 def step(data: Path) -> str:

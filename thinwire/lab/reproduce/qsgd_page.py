@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from thinwire.lab import tasks
+from thinwire.lab.intervals import no_loss
 from thinwire.lab.markdown import table, where
 from thinwire.lab.records import Row
 from thinwire.lab.reproduce.base import Trend
 from thinwire.lab.reproduce.one_model import WORKERS
 from thinwire.lab.reproduce.statements import statements as lines
 
-NEAR = 0.3  # points below float32 that count as none: one of the 360 digits is 0.28
 PUBLISHED = {
     "8 bits": "ResNet-152 on ImageNet 76.74, float32 77.0",
     "4 bits": "ResNet-110 on CIFAR-10 94.19, float32 93.86",
@@ -54,8 +55,7 @@ def _kept(at: dict[tuple[str, str], Row], task: str) -> list[Trend]:
         if row is None or exact is None:
             told.append(Trend(task, claim, published, "not run", None))
             continue
-        points = 100 * (row["value"] - exact["value"])
-        told.append(Trend(task, claim, published, f"{points:+.2f} points", points >= -NEAR))
+        told.append(Trend(task, claim, published, *no_loss(row["value"], exact["value"], tasks.get(task).tested)))
     return told
 
 
