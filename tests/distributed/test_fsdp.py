@@ -11,6 +11,7 @@ import torch.distributed as dist
 from fsdp_cases import BOTH, LONG, OUTER, world
 from fsdp_fresh import fresh
 from fsdp_hooked import hooked
+from fsdp_joined import joined
 from fsdp_titan import titan
 from ranks import on_ranks
 from torch.distributed.fsdp import FSDPModule
@@ -45,7 +46,7 @@ SENTENCES = {
 
 
 def here(folder: str) -> dict[str, Any]:
-    return {**world(folder, long=LONG), "fresh": fresh(), "hooked": hooked(), "titan": titan()}
+    return {**world(folder, long=LONG), "fresh": fresh(), "hooked": hooked(), "joined": joined(), "titan": titan()}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,11 @@ def test_no_shard_takes_a_step_that_another_leaves_out(ranks: list[dict[str, Any
         found = one["broken"]
         assert found.pop("finite here") == (rank % 2 == 1)  # it is in the first shard alone
         assert found == {"same": True, "skipped": 1, "goes on": True}
+
+
+def test_a_replica_may_have_more_batches_than_another(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks:
+        assert one["joined"] == {BOTH: True, OUTER: True}
 
 
 def test_an_outer_loop_goes_shard_by_shard(ranks: list[dict[str, Any]]) -> None:

@@ -16,9 +16,11 @@ from thinwire.engine.round import Round
 RANKS = 3
 
 
-def round_of(x: list[float], used: bytes, lr: float, finite: bool | None, since: int = 0) -> Round:
+def round_of(
+    x: list[float], used: bytes, lr: float, finite: bool | None, since: int = 0, *, idle: bool = False
+) -> Round:
     vector = torch.tensor(x)
-    made = SimpleNamespace(x=vector, used=used, lr=lr, finite=finite, since=since, agreed=None)
+    made = SimpleNamespace(x=vector, used=used, lr=lr, finite=finite, since=since, agreed=None, idle=idle)
     made.handover = Handover(vector.device)
     return cast(Round, made)
 
@@ -33,6 +35,10 @@ def rounds(rank: int) -> list[Round]:
         round_of([bad], bytes((GRADIENT,)), 0.1, finite=rank != 1),
         round_of([3e38, 3e38], bytes((GRADIENT,)), 0.1, finite=None),  # the sum is not finite, and each of them is
         round_of([3.0], bytes((GRADIENT,)), 0.1, finite=True, since=int(rank == 2)),
+        round_of(
+            [3.0], bytes((GRADIENT * (rank > 0),)), 0.1 / (1 + rank // 2), finite=True, since=rank, idle=rank != 1
+        ),
+        round_of([3.0], bytes((GRADIENT,)), 0.1, finite=True, idle=True),
     ]
 
 
@@ -64,11 +70,16 @@ def test_many_rounds_agree_in_one_message_as_each_would_alone() -> None:
 
 
 def test_every_round_has_its_own_verdict() -> None:
-    first, unseen, empty, other_lr, seen, large, behind = agreed(together=True)[0][0]
+    first, unseen, empty, other_lr, seen, large, behind, some, nobody = agreed(together=True)[0][0]
     assert first == Agreed(0, same_lr=True, used=(True, True), again=(False, True))  # rank 0 alone has the gradient
     assert unseen.broken == seen.broken == 2  # rank 1
     assert empty == Agreed(0, same_lr=True, used=(False,), again=(True,), news=False)
     assert (other_lr.finite, other_lr.same_lr, other_lr.worth_sending) == (True, False, False)
     assert large.finite
     assert (behind.same_lr, behind.in_step, behind.worth_sending) == (True, False, False)
+    assert some == Agreed(
+        used=(True,), again=(False,)
+    )  # ranks that have ended say nothing of learning rates or steps
+    assert math.isclose(some.lr, 0.1, rel_tol=1e-12)
+    assert (nobody.trains, nobody.finite, nobody.worth_sending) == (False, True, False)
     assert all(one.in_step for one in (first, unseen, empty, other_lr, seen, large))

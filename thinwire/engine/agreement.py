@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
@@ -46,6 +46,8 @@ class Agreed:
     used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
     again: tuple[bool, ...] = ()  # by tensor: whether all ranks have an earlier result there, or nothing
     news: bool = True  # whether there is anything that is not the same on all ranks already
+    trains: bool = True  # whether some rank still trains: in `Wire.join` a rank whose batches have ended does not
+    lr: float = field(default=0.0, compare=False)  # the learning rate, up to the end of its fraction
 
     @property
     def finite(self) -> bool:
@@ -55,7 +57,7 @@ class Agreed:
     @property
     def worth_sending(self) -> bool:
         """Whether the round goes on."""
-        return self.finite and self.same_lr and self.in_step and self.news
+        return self.finite and self.same_lr and self.in_step and self.news and self.trains
 
 
 SOUND = Agreed()
@@ -69,6 +71,8 @@ async def agree(comm: Comm, rounds: Sequence[Round]) -> None:
         bytes((0 if sound else mine,)) + going.used + _twice(going.lr, going.since)
         for sound, going in zip(known, rounds, strict=True)
     ]
+    # A rank that is idle has nothing to say: zeros change no maximum. If all are, there is no learning rate.
+    words = [bytes(len(word)) if going.idle else word for going, word in zip(rounds, words, strict=True)]
     said = to_bytes(await comm.all_reduce(to_tensor(b"".join(words)), "max"))
     at = 0
     for going, word in zip(rounds, words, strict=True):
@@ -91,13 +95,17 @@ def _read(said: bytes) -> Agreed:
     """Kept, since it is the same in almost every step."""
     size = NUMBER.size
     used, most, least = said[1 : -2 * size], said[-2 * size : -size], said[-size:].translate(FLIPPED)
+    flags = tuple(flag > 0 for flag in used)
+    if not any(said[-2 * size :]):
+        return Agreed(said[0], used=flags, trains=False)
     return Agreed(
         said[0],
         same_lr=most[1:] == least[1:],
         in_step=most[0] == least[0],
-        used=tuple(flag > 0 for flag in used),
+        used=flags,
         again=tuple(flag < GRADIENT for flag in used),
         news=any(flag > RESULT for flag in used),
+        lr=NUMBER.unpack(b"\0" + most[1:])[0],
     )
 
 

@@ -104,6 +104,13 @@ class Anchors:
         assert self._optimizer is not None, "begin or load comes first"
         return self._optimizer
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Set the parameters to their anchors."""
+        for bucket, members in zip(self._loop.buckets, self._loop.members, strict=True):
+            for start, one in zip(bucket.cut(bucket.extra["anchor"]), members, strict=True):
+                one.local.copy_(start)
+
     def model(self) -> dict[str, Tensor]:
         """Copies of the anchors by parameter."""
         return {

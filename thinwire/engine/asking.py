@@ -43,7 +43,8 @@ class Asking:
         if self._own is not None:
             self._own.ready(self._rank)
             when = await self._word()
-            await self._transport.launch(lambda comm: wait_until(comm, self._beside, when))
+            # Not in a lane: their turns must stay the same on all ranks.
+            await self._beside.call(lambda comm: wait_until(comm, self._beside, when))
         await self._hear()
 
     async def push(self, messages: dict[int, tuple[Message, Tensor]]) -> dict[int, Reply]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, final
 
 import torch
@@ -112,6 +113,7 @@ class DdpDriver(HookDriver):
 
     overdue = False  # DDP calls its hook in every backward pass
     delivers_late = True
+    syncs_model = True
 
     def __init__(self, loop: Loop, transport: ProcessTransport, model: DistributedDataParallel) -> None:
         super().__init__(loop, schedule(loop), transport.run)
@@ -159,6 +161,17 @@ class DdpDriver(HookDriver):
         """Refuse the block: DDP looks only at its own."""
         raise ValueError("DDP decides which backward passes exchange; write `with model.no_sync():`")
 
+    def joins(self) -> AbstractContextManager[None]:
+        """DDP's own block, which calls the hook with zeros for a rank that has ended."""
+        model = self._model()
+        assert model is not None
+        block: AbstractContextManager[None] = model.join()
+        return block
+
+    async def shadow(self) -> bool:
+        """DDP has done it."""
+        return False
+
     def close(self) -> None:
         """Let the hook compute a plain mean from here on."""
         super().close()
@@ -172,7 +185,13 @@ class DdpDriver(HookDriver):
         self.end_step()
         done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._waiting.append((done, buffer))
-        self._run(self._take(full))
+        # Outside a backward pass it is DDP's join that calls, in the name of a rank that has ended.
+        self.loop.idle = torch._C._current_graph_task_id() == -1
+        try:
+            self._run(self._take(full))
+        finally:
+            self.idle_rounds += self.loop.idle and full.is_last()
+            self.loop.idle = False
         return done
 
     async def _take(self, full: dist.GradBucket) -> None:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thinwire.engine import checkpoint
-from thinwire.engine.events import AllLaunched, BackwardEnds, Ends, Gradient, Overdue, Settle, StepBegins, StepEnds
+from thinwire.engine.events import (
+    AllLaunched,
+    BackwardEnds,
+    Ends,
+    Gradient,
+    Idle,
+    Overdue,
+    Settle,
+    StepBegins,
+    StepEnds,
+)
 from thinwire.engine.filling import Place, adopt
 from thinwire.engine.life import Life
 from thinwire.engine.local import local
@@ -99,11 +109,7 @@ class Driver:
         if loop.optimizer is not None and (new := newcomer(loop.optimizer, self._known)):
             raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():
-            if loop.planner is not None and not loop.planner.measured.done:
-                await self.schedule.backward_begins()
-                await loop.planner.arrived(self, None)
-            await self._life.happen(Overdue())
-            await self._life.happen(AllLaunched())
+            await self._overdue()
         await self._life.happen(StepBegins(closure))
         self._skip()
         loop.stepping = True
@@ -117,6 +123,22 @@ class Driver:
         self.loop.filling.since_step = 0
         await self._life.happen(StepEnds())
         self.loop.count_step(passes)
+
+    async def shadow(self) -> bool:
+        """Take part in the next round with nothing of this rank's own; False when no rank has something left.
+
+        A round of gradients is one of a step without a backward pass.
+        """
+        loop, method = self.loop, self.loop.method
+        loop.idle, loop.others = True, False
+        try:
+            if method.sync.of.models or method.exchange.served:
+                await self._life.happen(Idle())
+            else:
+                await self._overdue()
+        finally:
+            loop.idle = False
+        return loop.others
 
     async def settle(self) -> None:
         """All ranks are about to meet elsewhere, or somebody is about to read the parameters."""
@@ -141,6 +163,14 @@ class Driver:
         self.loop.filling.since_step = 0
         self._life.again()
         self.schedule.load(saved, resized=resized)
+
+    async def _overdue(self) -> None:
+        loop = self.loop
+        if loop.planner is not None and not loop.planner.measured.done:
+            await self.schedule.backward_begins()
+            await loop.planner.arrived(self, None)
+        await self._life.happen(Overdue())
+        await self._life.happen(AllLaunched())
 
     def _skip(self) -> None:
         self.loop.skipping.begin(self.loop.runner.round)

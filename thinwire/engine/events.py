@@ -5,6 +5,7 @@ The driver tells a schedule of the events that it waits for, and of no others. W
     Gradient* BackwardEnds AllLaunched      a backward pass that exchanges
     Overdue AllLaunched                     before a step that no such pass came before
     StepBegins StepEnds                     the optimizer's step
+    Idle                                    where models are exchanged: this rank has ended its batches (`Wire.join`)
     Settle                                  all ranks are about to meet elsewhere
     Ends                                    the wire is closed, and nothing has failed
 """
@@ -70,11 +71,17 @@ class Settle:
 
 @final
 @dataclass(frozen=True)
+class Idle:
+    """A rank has ended its batches, and takes part in the next round of those that have not."""
+
+
+@final
+@dataclass(frozen=True)
 class Ends:
     """The last event."""
 
 
-Event: TypeAlias = Gradient | BackwardEnds | Overdue | AllLaunched | StepBegins | StepEnds | Settle | Ends
+Event: TypeAlias = Gradient | BackwardEnds | Overdue | AllLaunched | StepBegins | StepEnds | Idle | Settle | Ends
 
 
 @final

@@ -40,6 +40,11 @@ TWICE_SUMMED = (
     "reduce='sum' write {block} around all backward passes of a step but the last that reaches it"
 )
 
+TWICE_JOINED = (
+    "in a `with wire.join():` block a step has one backward pass that exchanges, because ranks that have ended their "
+    "batches do not know of a second; write {block} around all backward passes of a step but the last"
+)
+
 
 class Place(NamedTuple):
     """Where a parameter lies in the buckets."""
@@ -93,9 +98,11 @@ class Filling:
         self._launched, self.flags, self._unsent = [], [], loop.buckets[::-1]
         for bucket in self._unsent:
             bucket.emptied()
-        self._excused = loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
+        self._excused = loop.idle or loop.skipping.broken or loop.optimizer is None  # whose steps nobody hears of
         if not self.since_step:
             self._left, self._touched = {}, set()
+        elif loop.joining and not (self._excused or loop.stepping):
+            raise RuntimeError(TWICE_JOINED.format(block=self._block))
 
     def fill(self, place: Place, grad: Tensor) -> Tensor:
         """Take one gradient; returns its place in the buffer."""
@@ -134,7 +141,7 @@ class Filling:
         unsent = {id(bucket) for bucket in self._unsent}
         for place in self.places if unsent else ():
             if id(place.bucket) in unsent and not place.bucket.used[place.number]:
-                grad = loop.earlier(place)
+                grad = None if loop.idle else loop.earlier(place)
                 if grad is None:
                     place.bucket.views[place.number].zero_()
                 elif self._is_result(place) and id(place.one.parameter) not in self._touched:
@@ -182,8 +189,21 @@ class Filling:
         else:  # as under hooks, which say so once for all buckets
             self._deliver(bucket, x, agreed, late=late)
 
+    async def others_train(self, rounds: Sequence[Round]) -> bool:
+        """Whether some rank still trains, where this one does not. If none does, the rounds of this pass end here."""
+        for going in rounds:
+            if going.agreement is not None:
+                await going.agreement
+        self._loop.others = any(going.agreed.trains for going in rounds)
+        if not self._loop.others:
+            for going in rounds:
+                await self._loop.runner.wait(going)
+        return self._loop.others
+
     def _deliver(self, bucket: Bucket, x: Tensor, agreed: Agreed, *, late: bool) -> None:
         loop, source = self._loop, self._source
+        if loop.idle:
+            return  # at the end of the block this rank gets all of it from a rank that trained to the last
         changes = source.changes and not loop.runner.warm
         loop.skipping.broken |= agreed.broken > 0
         if not agreed.news:
@@ -253,8 +273,8 @@ class Filling:
     def end(self) -> None:
         """Count the round."""
         self._loop.runner.end_round()
-        self.since_step += 1
-        if self._loop.optimizer is None:  # whose steps nobody hears of
+        self.since_step += not self._loop.idle
+        if self._loop.optimizer is None and not self._loop.idle:  # whose steps nobody hears of
             self._loop.count_step()
 
     def _launch(self) -> None:
@@ -266,8 +286,9 @@ class Filling:
         x = bucket.flat.clone() if self.copies else None
         runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
         since = self.since_step if self.compares and self._loop.optimizer is not None else 0
-        patient = bucket.index in self._idle[since]
-        self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False, patient=patient))
+        idle, joining = self._loop.idle, self._loop.joining  # there, those that are idle do not know which pass it is
+        patient = not joining and bucket.index in self._idle[since]
+        self._launched.append(runner.launch(bucket, lr, x=x, since=since, alone=False, patient=patient, idle=idle))
         if not self._unsent:
             runner.agree(self._launched)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, final
 
@@ -54,12 +54,14 @@ class HookDriver(Driver):
     """
 
     delivers_late = False
+    syncs_model = False  # whether `joins` leaves all ranks with one model
 
     def __init__(self, loop: Loop, schedule: Schedule, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         super().__init__(loop, schedule)
         self._blocking = run
         self._hooks: list[Removable] = []
         self._refuses_points = False  # that an optimizer keeps beside the parameters
+        self.idle_rounds = 0  # of the others, in which this rank took part since `joins`
         self.steps: Steps | None = None  # of the optimizer, where it is known
         if loop.optimizer is not None:
             self.steps = Steps(loop.optimizer, loop.trained)  # its hooks come before those that take gradients
@@ -75,6 +77,10 @@ class HookDriver(Driver):
 
     def check_no_sync(self) -> None:
         """Raise ValueError if `Wire.no_sync` has no meaning."""
+
+    def joins(self) -> AbstractContextManager[None]:
+        """What a block of `Wire.join` is inside."""
+        return nullcontext()
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -64,6 +64,9 @@ class Loop:
         self.planner: Planner | None = None  # where buckets are planned
         self.kept: dict[str, Any] = {}
         self.stepping = False  # inside optimizer.step
+        self.joining = False  # in a block of `Wire.join`, where ranks may end their batches sooner than others
+        self.idle = False  # this rank has ended them, and takes part in a round of the others
+        self.others = False  # whether some rank still trained in that round
         self.piecemeal = False  # inside a part of a step, which is no step of its own to the optimizer's hooks
         self.again: Callable[[], Awaitable[None]] | None = (
             None  # computes the gradients of this step's batch once more

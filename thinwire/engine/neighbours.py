@@ -95,6 +95,13 @@ class Neighbours:
         x, self._seen = self.shared.look()
         return x
 
+    async def rest(self) -> None:
+        """Wait for the exchange that the last step has started."""
+        if self._busy:
+            await self._answers.take()
+            self._busy = False
+        self._raise()
+
     async def stop(self, timeout: float | None = None) -> Tensor:
         """End together with the neighbours; returns the last model.
 

@@ -68,6 +68,7 @@ class Round:
     launched: float = 0.0  # when
     owes: bool = False  # whether it waits to be part of an agreement
     waits: bool = False  # whether it sends nothing before its agreement
+    idle: bool = False  # whether this rank has nothing of its own in it, since its batches have ended
 
     @property
     def skipped(self) -> bool:

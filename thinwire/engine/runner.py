@@ -93,6 +93,7 @@ class Runner:
         since: int = 0,
         alone: bool = True,
         patient: bool = False,
+        idle: bool = False,
     ) -> Round:
         """Send the filled buffer, or the vector `x`, on its way; `before` is the model before the local step.
 
@@ -105,7 +106,7 @@ class Runner:
         facts = self._facts.get(id(exchange)) or Facts.of(exchange)
         x = bucket.flat if x is None else x
         going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite, since)
-        going.launched = self.telemetry.now()
+        going.launched, going.idle = self.telemetry.now(), idle
         chunks = bucket.sums if facts.bare else bucket.chunks
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
         waits = going.waits = facts.agrees and (patient or not facts.carries_nan)
@@ -298,7 +299,7 @@ class Runner:
                 compressor = exchange.channels[0].compressor
                 self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
             if facts.agrees:
-                _rescale(exchange, chunk, going.lr)
+                _rescale(exchange, chunk, going.agreed.lr if going.idle else going.lr)
             out = _vector(exchange, await exchange(x, chunk.state, Context(comm, *context)), x)
             if out is not x and out.data_ptr() != x.data_ptr():
                 x.copy_(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from thinwire.engine.builder import Builder
 from thinwire.engine.consensus import Consensus
 from thinwire.engine.hooks import MakeDriver, Removable
 from thinwire.engine.inside import Inside, split
+from thinwire.engine.joining import joined, refuse_in_join
 from thinwire.engine.local import local
 from thinwire.engine.misuse import check_method_type, check_unclaimed, claim, unclaim
 from thinwire.engine.parameters import Trained
@@ -62,6 +64,7 @@ class Wire:
         self._optimizer, self._trained, self._share = optimizer, members, share or Whole()
         check_unclaimed(members)
         check_exclude([item for _, item in members], settings.exclude)
+        self._model = weakref.ref(model)
         self._quiet, self._ended = 0, False  # depth of no_sync blocks; whether it is detached
         self._builder = Builder(
             optimizer,
@@ -123,6 +126,19 @@ class Wire:
         finally:
             self._quiet -= 1
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """A block in which ranks may have different numbers of batches; all of them enter it.
+
+        A rank that comes to its end takes part in what the others still exchange, until all have come there. Means
+        are taken over all ranks: of gradients a rank that has ended sends zeros. Afterwards all ranks have one model,
+        and where gradients are exchanged the optimizer's state of a rank that trained to the last. With servers, call
+        `detach`, or take the next step, before the models are one.
+        """
+        with joined(self._driver, self._transport, self._model(), self._level):
+            yield
+        self._share.forget_copies()
+
     def batch(self, samples: int) -> int:
         """How many samples this rank should take next, where ranks take `samples` on average.
 
@@ -170,6 +186,10 @@ class Wire:
 
     def consensus(self) -> Consensus:
         """The mean of all ranks' models, and how far they are from it; every rank calls it."""
+        refuse_in_join(self._loop, "wire.consensus()")
+        return self._consensus()
+
+    def _consensus(self) -> Consensus:
         self._driver.run(self._driver.settle())
         with torch.no_grad():
             found = self._transport.run(self._runner.consensus(self._loop.models()))
@@ -203,6 +223,7 @@ class Wire:
         If either method exchanges models or has a server, all ranks go on from the mean of their models and of the
         moments of their optimizers, without memories.
         """
+        refuse_in_join(self._loop, "wire.switch(method)")
         check_method_type(method, "wire.switch({})")
         self._driver.check_switch(method)
         self._share.forget_copies()
@@ -244,6 +265,7 @@ class Wire:
 
         Every rank calls it. One file holds it, `load_state_dict` takes it whole, and any number of ranks can load it.
         """
+        refuse_in_join(self._loop, "wire.gather_state()")
         self._share.check_gathered()
         return self._transport.run(checkpoint.gathered(self._runner, self.state_dict()))
 
@@ -257,6 +279,7 @@ class Wire:
         residuals ("mean"), starts without residuals ("reset"), or refuses ("error"). Where models are exchanged,
         every rank starts from the mean of the models, without memories; with servers, from the model that they had.
         """
+        refuse_in_join(self._loop, "wire.load_state_dict(state)")
         runner, schedule = self._runner, self._driver.schedule
         self._driver.run(schedule.settle())  # what is loaded afterwards must not be stepped
         self._share.forget_copies()
@@ -355,6 +378,13 @@ class Wire:
     def _restore(self, states: checkpoint.States, *, on_resize: checkpoint.OnResize) -> checkpoint.Restored:
         return self._transport.run(checkpoint.restore(self._runner, self._loop.buckets, states, on_resize=on_resize))
 
+    def _level(self) -> bool:
+        """The same, unless all models are equal already."""
+        apart = self._consensus().distance > 0
+        if apart:
+            self._average()
+        return apart
+
     @torch.no_grad()
     def _average(self) -> None:
         """Set every model and all moments to the mean over ranks: replicas whose moments differ drift apart.
@@ -362,7 +392,7 @@ class Wire:
         Ranks that did not wait for each other have taken different numbers of rounds, and go on from the largest.
         """
         self._runner.round = self._transport.run(self._runner.latest())
-        mean = self.consensus().model
+        mean = self._consensus().model
         for p, item in self._trained:
             local(p).copy_(mean[item.name])
         self._transport.run(mean_of(self._runner, moments(self._optimizer, self._trained)))

@@ -66,7 +66,9 @@ class Adapted(Schedule):
         """For ever: exchange what backward computed, and now and then choose."""
         see = self._see if self._decides else None
         while True:
-            await self.loop.filling.results(await launched(self.loop, see=see))
+            if not (rounds := await launched(self.loop, see=see)):
+                continue
+            await self.loop.filling.results(rounds)
             if self.loop.runner.round % self._adapt.every == 0 and self._names:
                 await self._choose()
 

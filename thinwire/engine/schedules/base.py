@@ -29,6 +29,7 @@ class Schedule(ABC):
     )
 
     into_forward = False  # whether steps are taken in the forward pass after them
+    apart = False  # whether ranks may have different models when all have ended their batches
     shared_extra: tuple[str, ...] = ()  # tensors in the buckets' `extra` that are the same on all ranks
 
     def __init__(self, loop: Loop) -> None:
@@ -80,6 +81,13 @@ class Schedule(ABC):
 
     async def backward_begins(self) -> None:  # noqa: B027
         """Wait for what is under way of the pass before, since buckets may be laid anew."""
+
+    def of_model(self) -> list[Tensor]:
+        """What is kept beside the model and like it, and is the same on all ranks."""
+        return []
+
+    def restart(self) -> None:  # noqa: B027  (most have nothing that knows of models)
+        """All ranks have been given one model, and go on from there."""
 
     def anchor(self) -> dict[str, Tensor]:
         """The anchor of an outer loop by parameter."""

@@ -14,6 +14,7 @@ stochastic non-convex optimization", ICML 2019, arXiv 1905.04346, algorithms 1 a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
@@ -25,6 +26,7 @@ from thinwire.engine.events import Gradient, Overdue, StepBegins, StepEnds
 from thinwire.engine.local import like
 from thinwire.engine.schedules.base import Schedule
 from thinwire.engine.schedules.gradients import launched
+from thinwire.engine.schedules.words import Word, say
 
 if TYPE_CHECKING:
     from thinwire.engine.loop import Loop
@@ -56,9 +58,12 @@ class Batched(Schedule):
         while True:
             event = await loop.next(Gradient, Overdue, StepBegins, StepEnds)
             if isinstance(event, Gradient | Overdue):
-                rounds = await launched(loop, event)
+                if not (rounds := await launched(loop, event)):
+                    continue
                 await loop.filling.results(rounds)
                 await self._agree()
+                if loop.idle:
+                    self._count()
             elif isinstance(event, StepBegins):
                 self._pull()
             else:
@@ -81,6 +86,10 @@ class Batched(Schedule):
         if self._runs is not None and taken.run >= self._runs:
             return 0
         return self._batches.size(first, taken)
+
+    def of_model(self) -> list[torch.Tensor]:
+        """The model that a run began with."""
+        return [bucket.extra["start"] for bucket in self.loop.buckets if self._batches.theta]
 
     def report(self) -> dict[str, float]:
         """Samples that this rank was told to take, and runs that have ended."""
@@ -112,7 +121,11 @@ class Batched(Schedule):
         if kept["agreed"]:
             return
         kept["agreed"] = True
-        if not await runner.common([str(kept["first"])]):
+        if self.loop.joining:
+            alike = await self._agree_with_idle()
+        else:
+            alike = bool(await runner.common([str(kept["first"])]))
+        if not alike:
             raise ValueError(
                 f"rank {runner.comm.rank} called wire.batch({kept['first']}), and other ranks called it with other "
                 "numbers, or not at all; write the same number on all ranks"
@@ -123,6 +136,15 @@ class Batched(Schedule):
                 "training loop, and take n samples (on the clock: Problem(batch=64))",
                 self.loop.method.id,
             )
+
+    async def _agree_with_idle(self) -> bool:
+        """The same where a rank may have had no batch at all: it learns what the others have said."""
+        kept, heard = self.loop.kept, self._asked or not self.loop.idle
+        mine = Word(1, step=kept["first"], moved=-kept["first"]) if heard else Word(0, moved=-math.inf)
+        said = await self.loop.transport.launch(say(mine))
+        if not heard:
+            kept["first"], self._asked = int(said.step), True
+        return said.step == -said.moved
 
     @torch.no_grad()
     def _pull(self) -> None:

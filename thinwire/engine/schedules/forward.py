@@ -67,8 +67,13 @@ class Forward(Schedule):
                 continue
             await self.backward_begins()
             self._launched = await launched(loop, event, self._check if self._unread else None)
+            if not self._launched:
+                continue
             self._word = self._ask()
             loop.filling.end()
+            if loop.idle:
+                await self._drop(self._word)
+                continue
             self._hidden = [p for p, _ in loop.trained if p.grad is not None]
             loop.hide()
             self._unread = {}
@@ -161,8 +166,10 @@ class Forward(Schedule):
             raise FloatingPointError(f"the gradients of step {self._number} are not finite")
         skipping.skipped += 1
 
-    async def _drop(self) -> None:
+    async def _drop(self, word: Awaitable[bool] | None = None) -> None:
         """Wait for rounds whose results nobody wants; what their memories hold is that of a round like any other."""
+        if word is not None:
+            await word
         rounds, self._launched = self._launched, []
         for going in rounds:
             await self.loop.runner.wait(going)

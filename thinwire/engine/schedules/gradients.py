@@ -27,7 +27,8 @@ class Gradients(Schedule):
         """For ever: fill, launch, wait, deliver."""
         while True:
             rounds = await launched(self.loop)
-            await self.loop.filling.results(rounds)
+            if rounds:
+                await self.loop.filling.results(rounds)
 
 
 async def launched(
@@ -35,6 +36,7 @@ async def launched(
 ) -> list[Round]:
     """The rounds of the next backward pass, one per bucket, once every wire that hears it has launched its own.
 
+    There are none where this rank is idle (`Wire.join`) and so are all others.
     `event` is its first, where that has been heard of already. `see` is shown each gradient before it travels.
     """
     event = event or await loop.next(Gradient, Overdue)
@@ -49,4 +51,4 @@ async def launched(
         event = await following
     rounds = filling.launch_rest()
     await loop.next(AllLaunched)
-    return rounds
+    return rounds if not loop.idle or await filling.others_train(rounds) else []

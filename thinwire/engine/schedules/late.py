@@ -49,7 +49,8 @@ class Late(Schedule):
         loop = self.loop
         while True:
             late = 0 if loop.runner.warm else self._staleness
-            rounds = await launched(loop)
+            if not (rounds := await launched(loop)):
+                continue
             self._open.append(rounds)
             loop.skipping.broken = False
             if len(self._open) <= late:

@@ -11,14 +11,15 @@ to the gradients of the local steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from thinwire.engine.damage import check_counts
-from thinwire.engine.events import Ends, Gradient, Settle, StepBegins, StepEnds
+from thinwire.engine.events import Ends, Gradient, Idle, Settle, StepBegins, StepEnds
 from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.words import Word, forget, say
 from thinwire.engine.stats import SAMPLE_EVERY
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class Models(Schedule):
     """`kept["local"]` counts the steps since the last exchange."""
 
     looks_at_gradients = True
+    apart = True
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self._exchange, self._every = loop.method.exchange, loop.method.sync.every
         self.hears_gradients = self._exchange.before_step
         self._fresh = True  # no step has been taken since `begin`
+        self._said: Awaitable[Word] | None = None  # that this rank has begun a round, where others may have ended
         loop.extra("model", "before")
         loop.kept = {"local": 0}
 
@@ -56,13 +59,18 @@ class Models(Schedule):
         loop, early, pulls = self.loop, self._exchange.before_step, self._exchange.pulls
         rounds: list[Round] = []  # on their way since before the step
         while True:
-            event = await loop.next(*(Gradient, StepBegins) if early else (StepBegins,), Settle, Ends)
+            event = await loop.next(*(Gradient, StepBegins) if early else (StepBegins,), Idle, Settle, Ends)
             if isinstance(event, Settle | Ends):
                 if pulls and loop.kept["local"]:
                     await self._exchange_models(rounds)  # ranks take turns, and the next may wait for this one
                 continue
             self._begin_again()
             self._fresh = False
+            if isinstance(event, Idle):
+                rounds = await self._shadow(rounds)
+                continue
+            if loop.joining and self._said is None:
+                self._said = loop.transport.launch(say(Word(trains=1)))
             if isinstance(event, StepBegins):
                 loop.skipping.look()
             if early:
@@ -79,6 +87,29 @@ class Models(Schedule):
             loop.kept["local"] += 1
             if not loop.quiet() and loop.kept["local"] >= self._every:
                 rounds = await self._exchange_models(rounds)
+
+    async def _shadow(self, rounds: list[Round]) -> list[Round]:
+        """Take part in a round with the model as it is: in this rank's own that it has begun, or in the next."""
+        loop, early = self.loop, self._exchange.before_step
+        begun = self._said is not None
+        loop.others = begun or bool((await loop.transport.launch(say(Word(trains=0)))).trains)
+        if not loop.others:
+            return rounds
+        if loop.kept["local"] == 0 and not rounds:
+            self._remember()
+            if self._exchange.pulls and not begun:
+                await loop.runner.begin(loop.buckets)
+        if early and not rounds:
+            self._remember()
+            rounds = self._launch()
+        return await self._exchange_models(rounds)
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """With memories that know nothing of the models before."""
+        self.loop.kept["local"] = 0
+        forget(self.loop)
+        self.begin()
 
     async def save(self) -> dict[str, Any]:
         """The steps since the last exchange; the model of this rank goes with the memories."""
@@ -110,11 +141,7 @@ class Models(Schedule):
             bucket.flat.copy_(bucket.extra["model"])
         self.loop.take()
         if resized:
-            for bucket in self.loop.buckets:
-                for chunk in bucket.chunks:
-                    for tensor in chunk.state.values():
-                        tensor.zero_()
-            self.begin()
+            self.restart()
 
     def _begin_again(self) -> None:
         """Start from the parameters as they are, if no step has been taken yet."""
@@ -152,6 +179,9 @@ class Models(Schedule):
                     going.x.sub_(going.bucket.extra["before"])
                     for one, view in zip(members, going.bucket.views, strict=True):
                         view += one.local
+        if self._said is not None:
+            await self._said
+            self._said = None
         loop.runner.check(rounds)
         loop.take()
         loop.kept["local"] = 0

@@ -30,9 +30,10 @@ from thinwire.engine import averages
 from thinwire.engine.anchors import Anchors
 from thinwire.engine.checksums import digest
 from thinwire.engine.damage import check_counts, check_like
-from thinwire.engine.events import Ends, StepBegins, StepEnds
+from thinwire.engine.events import Ends, Idle, StepBegins, StepEnds
 from thinwire.engine.handshake import differing
 from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.words import Word, forget, say
 from thinwire.sync.outer import Place, Seen
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Outer(Schedule):
         self._fragments: list[list[tuple[Bucket, list[Trained]]]] = [[] for _ in range(of.fragments)]
         for bucket, members in zip(loop.buckets, loop.members, strict=True):
             self._fragments[bucket.fragment].append((bucket, members))
+        self.apart = self._gossips
+        self._steps, self._lr = 0, 0.0  # of this rank when it ended its batches, and what others step with
         self._rounds: dict[int, list[Round]] = {}  # under way, by fragment
         self.fresh = True  # no step has been taken since `begin`
         self._points = averages.may_keep_points(loop.optimizer) and not self._gossips
@@ -97,8 +100,11 @@ class Outer(Schedule):
         """Count steps outside no_sync blocks; what is due is used, and what is due is launched."""
         loop = self.loop
         while True:
-            event = await loop.next(StepBegins, Ends)
+            event = await loop.next(StepBegins, Idle, Ends)
             self._begin_again()
+            if isinstance(event, Idle):
+                await self._shadow()
+                continue
             if isinstance(event, Ends):
                 await self._end()
                 continue
@@ -127,11 +133,61 @@ class Outer(Schedule):
             if step != CLOSED and (step <= kept["step"] or number in due):
                 await self._use(number)
         if due:
+            if self.loop.joining and not await self._some_train():
+                return
             await self._check_start()
             await self.launch(due)
         if not self._of.delay:
             for number in due:
                 await self._use(number)
+
+    async def _some_train(self) -> bool:
+        """Whether some rank has not ended its batches. If all have, the last round is over when this returns."""
+        loop, kept = self.loop, self.loop.kept
+        mine = Word(0, step=self._steps, moved=self.anchors.left) if loop.idle else Word(1, loop.lr(0))
+        said = await loop.transport.launch(say(mine))
+        self._lr, loop.others = said.lr, bool(said.trains)
+        if not loop.others:
+            kept["step"] = int(said.step)
+            await self._level(moved=bool(said.moved))
+        return loop.others
+
+    async def _shadow(self) -> None:
+        """Take part in the next round, as if steps had left the model where it is."""
+        kept, self._steps, self.fresh = self.loop.kept, self.loop.kept["step"], False
+        if self._of.period.at_end:  # others say that they train in no round; they come when they have ended
+            await self._some_train()
+            return
+        while not self.due():
+            kept["step"] = min(step for step in (*kept["due"], *kept["used"]) if step > kept["step"])
+            if not self.due():
+                await self._turn()  # something arrives
+        await self._turn()
+
+    async def _level(self, *, moved: bool) -> None:
+        """All ranks have ended: use what is under way, exchange what was not; all have the anchor then."""
+        kept, every = self.loop.kept, self.loop.method.sync.every
+        for number, step in enumerate(kept["used"]):
+            if step != CLOSED:
+                await self._use(number)
+        if moved and not self._gossips:
+            await self._check_start()
+            for number in range(len(self._fragments)):
+                self._launch(number)
+            for number in range(len(self._fragments)):
+                await self._use(number)
+            self.anchors.reset()
+            first = kept["step"] if self._of.period.at_end else min(kept["due"]) - every
+            kept["due"] = [step - first + kept["step"] for step in kept["due"]]  # a whole period follows
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Neighbours that gossip have one model again, and one anchor."""
+        forget(self.loop)
+        for bucket in self.loop.gather():
+            for chunk in bucket.chunks:
+                bucket.exchange.start(bucket.flat[chunk.start : chunk.stop], chunk.state)
+            bucket.extra["anchor"].copy_(bucket.flat)
 
     async def _end(self) -> None:
         """Training ends: what is under way is used, and a period that waited for this has its round."""
@@ -165,14 +221,23 @@ class Outer(Schedule):
     async def _ahead(self) -> int:
         """Steps to the next round, from what all ranks know."""
         loop, kept, period = self.loop, self.loop.kept, self._of.period
-        lr, loss = loop.lr(0), 0.0
-        if period.hears_loss:
+        lr, loss = self._lr if loop.idle else loop.lr(0), 0.0
+        if period.hears_loss and loop.joining:
+            loss = await self._mean_of_reported()
+        elif period.hears_loss:
             loss = float(await loop.runner.average(loop.losses.mean()))
         if not kept["launched"]:
             kept["first"] = [loss, lr]
         first_loss, first_lr = kept["first"]
         every = loop.method.sync.every
         return period.ahead(Seen(every, kept["launched"], kept["step"], lr, first_lr, loss, first_loss))
+
+    async def _mean_of_reported(self) -> float:
+        """The mean over the ranks that took steps since the last round."""
+        losses = self.loop.losses
+        mine = [float(losses.mean()), 1.0] if losses.save() or not self.loop.idle else [0.0, 0.0]
+        total, count = (await self.loop.runner.average(torch.tensor(mine))).tolist()
+        return float(total / count) if count else 0.0
 
     @torch.no_grad()
     def _launch(self, number: int) -> None:

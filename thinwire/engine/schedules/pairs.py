@@ -14,9 +14,10 @@ import torch
 
 from thinwire.comm.processes import EdgeError
 from thinwire.core.errors import PeerError
-from thinwire.engine.events import Ends, StepBegins, StepEnds
+from thinwire.engine.events import Ends, Idle, StepBegins, StepEnds
 from thinwire.engine.neighbours import Neighbours
 from thinwire.engine.schedules.base import Schedule
+from thinwire.engine.schedules.words import Word, say
 from thinwire.engine.shared import Shared
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Pairs(Schedule):
     """Steps into a shared model."""
 
     looks_at_gradients = True
+    apart = True
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
@@ -59,9 +61,16 @@ class Pairs(Schedule):
         loop = self.loop
         before = self.loop.model()  # which lacks the steps that have not been added yet, and what was written since
         while True:
-            event = await loop.next(StepBegins, Ends)
+            event = await loop.next(StepBegins, Idle, Ends)
+            assert self._neighbours is not None
+            if isinstance(event, Idle):  # this rank's edges go on answering, so that others need nothing else of it
+                self._neighbours.shared.add(self.loop.model() - before)
+                await self._neighbours.rest()
+                loop.others = bool((await loop.transport.launch(say(Word(trains=0)))).trains)
+                self.loop.set(self._neighbours.shared.snapshot())
+                before = self.loop.model()
+                continue
             if isinstance(event, Ends):
-                assert self._neighbours is not None
                 self._neighbours.shared.add(self.loop.model() - before)
                 self.loop.set(await self._stop())
                 return
@@ -73,6 +82,13 @@ class Pairs(Schedule):
             before = self.loop.model()
             loop.runner.telemetry.stats.elements += self._layout.numel
             loop.runner.end_round()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """The neighbours average the common model from here on."""
+        assert self._neighbours is not None
+        with self._neighbours.shared.held() as x:
+            x.copy_(self.loop.model())
 
     async def save(self) -> dict[str, Any]:
         """Put the model of this rank into the buckets' `extra`; there is nothing else to save."""

@@ -21,7 +21,7 @@ from thinwire.core.types import Context, Key
 from thinwire.engine.anchors import digest
 from thinwire.engine.asking import Asking
 from thinwire.engine.checkpoint import Restored, agreed
-from thinwire.engine.events import Ends, Settle, StepBegins, StepEnds
+from thinwire.engine.events import Ends, Idle, Settle, StepBegins, StepEnds
 from thinwire.engine.half import Half, stepper_of, worker_half
 from thinwire.engine.schedules.base import CHANGED, Schedule
 from thinwire.engine.serving import Serving
@@ -37,6 +37,7 @@ from thinwire.server.words import Message, Reply
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from thinwire.core.comm import Comm
     from thinwire.engine.loop import Loop
 
 
@@ -91,10 +92,13 @@ class Served(Schedule):
     async def run(self) -> None:
         """Push, pull, step."""
         loop = self.loop
-        while not isinstance(event := await loop.next(StepBegins, Settle, Ends), Ends):
-            if isinstance(event, Settle):
+        while not isinstance(event := await loop.next(StepBegins, Idle, Settle, Ends), Ends):
+            if isinstance(event, Settle | Idle):
                 if self._trains:
                     await self._asking.step_out()
+                if isinstance(event, Idle):
+                    await loop.transport.launch(self._met)
+                    self._begun = loop.now()  # waiting is no step that took long
                 continue
             if not self._trains:
                 raise ValueError(
@@ -180,6 +184,21 @@ class Served(Schedule):
             self._local = 0
             await self._exchange()
             self._count()
+
+    async def _met(self, comm: Comm) -> None:
+        """All workers have ended their batches; ranks that only serve are not asked."""
+        word = torch.zeros(1, dtype=torch.uint8)
+        others = [rank for rank in range(self._workers) if rank]
+        for rank in others if comm.rank == 0 else [0]:
+            if comm.rank == 0:
+                await comm.recv(rank)
+            else:
+                await comm.send(0, word)
+        for rank in others if comm.rank == 0 else [0]:
+            if comm.rank == 0:
+                await comm.send(rank, word)
+            else:
+                await comm.recv(0)
 
     def _count(self) -> None:
         self.loop.runner.telemetry.stats.elements += self._layout.numel
