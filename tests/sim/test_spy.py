@@ -87,7 +87,7 @@ def test_xbar_is_the_mean_of_the_workers_always(long: bool) -> None:
     x0 = torch.ones(D)
     book = make_book(rule, x0, N, 0.1, None)
     states, x, gamma = [rule.worker(x0, N) for _ in range(N)], [x0] * N, torch.tensor(GAMMA)
-    for update in range(100_000 if long else 1000):
+    for update in range(100_000 if long else 300):
         i = update % N
         g = CURVES[i].float() @ x[i] - PULLS[i].float() + 0.1 * torch.randn(D, generator=noise)
         keyed = rule.push(Work(x[i], g, gamma, Key(7, book.clocks[i], i), {}), states[i])
@@ -98,6 +98,19 @@ def test_xbar_is_the_mean_of_the_workers_always(long: bool) -> None:
         x[i] = data.view(torch.float32)
     mean = sum(share * state["mine"] for share, state in zip(SHARES, states, strict=True))
     assert (book.state["xbar"] - mean).abs().max() < 1e-11
+
+
+def test_a_state_in_float32_goes_on() -> None:
+    """As thinwire 0.1 saved xbar."""
+    book, keys = make_book(Spy(1.0), torch.ones(2), 2, 0.1, None), torch.arange(2)
+    for clock in range(2):
+        book.arrived(Push(0, clock, clock, 0.0, 0.0, (0.1,), torch.tensor([2.0, 0.0]), keys))
+        if clock == 0:
+            saved = book.save()
+            saved["rule"] = ["dict", [["value", "xbar"], ["tensor", torch.tensor([2.0, 1.0])]]]
+            book.load(saved)
+    assert book.state["xbar"].dtype == torch.float64
+    assert book.x.tolist() == [3.0, 1.0]
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:

@@ -192,8 +192,8 @@ class AsyLpg(Rule):
 
     def worker(self, x: Tensor, workers: int) -> State:
         """The snapshot, the sum of gradients there, how many these are, and whether there will be more."""
-        some = torch.zeros_like(x, dtype=SUM)
-        return {"snapshot": x.clone(), "sum": some, "count": torch.zeros(()), "full": torch.ones(())}
+        nothing = torch.zeros_like(x, dtype=SUM)
+        return {"snapshot": x.clone(), "sum": nothing, "count": torch.zeros(()), "full": torch.ones(())}
 
     def elsewhere(self, state: State) -> Tensor | None:
         """The snapshot, after the full gradient is known."""
