@@ -9,6 +9,7 @@ the network and `late names`, which need root and iproute2; processes killed whi
 `--seed` draws the victim, the moment and whose process hosts the store. Of the ranks of a trial,
 
 - `named` ended with a PeerError that names the lost ranks, as soon as docs/faults.md promises;
+- `by_torch` were ended by a collective of DDP's or FSDP's own, of which thinwire knows nothing;
 - `went_on` trained to the end where the setting allows it, or because the victim had already left;
 - `late` named them later than promised; `unnamed` and `wrong` named nobody or somebody else;
 - `hung` had not ended after a minute; `aborted` were ended by a signal; `alone` trained on where they must not.
@@ -47,7 +48,7 @@ KINDS: dict[str, Callable[[argparse.Namespace], Iterator[Work]]] = {
     "forged": lambda args: payloads.trials("forged", args.trials, args.seed),
 }
 FAILURES = (*(word.replace(" ", "_") for word in kills.BAD), *payloads.BAD, *storage.BAD)
-COUNTS = ("ranks", "named", "went_on", "files", "states", "payloads", "refused", "accepted", *FAILURES)
+COUNTS = ("ranks", "named", "by_torch", "went_on", "files", "states", "payloads", "refused", "accepted", *FAILURES)
 
 
 def rows(works: list[Work], jobs: int) -> Iterator[Row]:

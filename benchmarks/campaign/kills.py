@@ -22,7 +22,7 @@ PROMISED = {"killed": 5.0, "killed in attach": 25.0, "stopped": STOPPED + 5.0, "
 SLACK = 5.0  # seconds for starting late on a machine that runs several trials
 HUNG = 60.0  # seconds after which a rank is said to hang
 
-GOOD, BAD = ("named", "went on"), ("late", "unnamed", "wrong", "hung", "aborted", "alone")
+GOOD, BAD = ("named", "by torch", "went on"), ("late", "unnamed", "wrong", "hung", "aborted", "alone")
 
 Row = dict[str, Any]
 
@@ -103,7 +103,10 @@ def judge(
         "victim": victim,
         "store": "launcher" if trial.launcher else "rank 0",
     }
-    verdicts = {rank: _verdict(trial, setting, struck, diaries[rank], end) for rank, end in endings.items()}
+    by_torch = {rank for rank in endings if setting.front != "attach" and _by_torch(diaries[rank])}
+    lost = {victim} | by_torch
+    verdicts = {rank: _verdict(trial, setting, struck, diaries[rank], end, lost) for rank, end in endings.items()}
+    verdicts |= dict.fromkeys(by_torch, "by torch")
     late = 0.0 if struck is None else max(end.when - struck["when"] for end in endings.values())
     row |= counted(verdicts, diaries, logs) | {"seconds": round(late, 1) if struck else ""}
     return row
@@ -118,7 +121,15 @@ def counted(verdicts: dict[int, str], diaries: list[list[Row]], logs: list[str])
     return row
 
 
-def _verdict(trial: Trial, setting: Setting, struck: Row | None, diary: list[Row], ending: Ending) -> str:
+def _by_torch(diary: list[Row]) -> bool:
+    """Whether a collective of DDP's or FSDP's own ended it, of which thinwire knows nothing."""
+    last = diary[-1] if diary else {}
+    return last.get("ended") in ("RuntimeError", "DistBackendError") and "gloo" in last["text"]
+
+
+def _verdict(
+    trial: Trial, setting: Setting, struck: Row | None, diary: list[Row], ending: Ending, lost: set[int]
+) -> str:
     if ending.status is None:
         return "hung"
     if ending.status < 0:
@@ -131,7 +142,9 @@ def _verdict(trial: Trial, setting: Setting, struck: Row | None, diary: list[Row
     if "ended" not in last:
         return "unnamed"
     hosts = not trial.launcher and victim == 0
-    named = last["ranks"] == [victim] or (hosts and not last["ranks"] and "rank 0" in last["text"])
+    named = (last["ranks"] and set(last["ranks"]) <= lost) or (
+        hosts and not last["ranks"] and "rank 0" in last["text"]
+    )
     if not named:
         return "wrong" if last["ranks"] else "unnamed"
     attaching = trial.fault.phase in ("ready", "attach", "switch")

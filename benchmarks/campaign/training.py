@@ -36,6 +36,7 @@ class Setting:
     goes_on: bool = False
     optimizer: str = "sgd"
     switches: bool = True
+    loads: bool = True  # not where a rank only serves: it would have to load, too
 
 
 SETTINGS = {
@@ -58,7 +59,7 @@ SETTINGS = {
     "deepsqueeze, drop_dead": Setting("deepsqueeze", drop_dead=True, goes_on=True),
     "ad-psgd": Setting("ad-psgd"),
     "ad-psgd, drop_dead": Setting("ad-psgd", drop_dead=True, goes_on=True),
-    "asgd, 1 server": Setting("asgd:servers=1", goes_on=True),
+    "asgd, 1 server": Setting("asgd:servers=1", goes_on=True, loads=False),
     "ssp, shards": Setting("ssp:staleness=2", goes_on=True),
     "easgd-async, shards": Setting("easgd-async", goes_on=True),
     "ddp, qsgd": Setting("qsgd", front="ddp", switches=False),
@@ -147,7 +148,6 @@ def train(
     diary = Diary(Path(folder) / f"rank{rank}", blow)
     try:
         join(folder, rank, ranks, hosts_store=hosts_store, address=address)
-        diary.enter("ready")
         _run(Setting(**setting), diary, rank, timeout, steps, seed)
     except BaseException as error:
         ranks_named = list(getattr(error, "ranks", ()))
@@ -171,35 +171,32 @@ def _optimizer(name: str, params: Any) -> torch.optim.Optimizer:
 
 
 def _run(setting: Setting, diary: Diary, rank: int, timeout: float, steps: int, seed: int) -> None:
-    model: nn.Module = _net(seed)
-    method = tw.method(setting.method)
+    model, method = _net(seed), tw.method(setting.method)
+    mesh: Any = None
+    wrapped: Any = None
+    if setting.front == "ddp":  # what torch itself does comes first: thinwire cannot tell what happens there
+        wrapped = DistributedDataParallel(model)
+    elif setting.front == "fsdp":
+        mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(model, mesh=mesh["shard"])
+    optimizer = _optimizer(setting.optimizer, model.parameters())
+    diary.enter("ready")
+    time.sleep(0.02)
     diary.enter("attach")
     if setting.front == "ddp":
-        wrapped = DistributedDataParallel(model)
-        optimizer = _optimizer(setting.optimizer, model.parameters())
         hook = tw.ddp_hook(method, wrapped, optimizer, timeout=timeout)
         wrapped.register_comm_hook(*hook)
-        wire, model = hook[0], wrapped
+        wire = hook[0]
     elif setting.front == "fsdp":
-        wire, optimizer = _sharded(model, method, setting, timeout)
+        wire = tw.fsdp(model, optimizer, method, replicas=mesh["replicate"], timeout=timeout)
     else:
-        optimizer = _optimizer(setting.optimizer, model.parameters())
         wire = tw.attach(model, optimizer, method, timeout=timeout, drop_dead=setting.drop_dead)
     if wire.trains:
-        _loop(model, optimizer, wire, setting, diary, rank, steps)
+        _loop(wrapped or model, optimizer, wire, setting, diary, rank, steps)
     diary.enter("detach", steps)
     wire.detach()
     diary.note(phase="end")
     dist.destroy_process_group()
-
-
-def _sharded(
-    model: nn.Module, method: tw.Method, setting: Setting, timeout: float
-) -> tuple[tw.Wire, torch.optim.Optimizer]:
-    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
-    fully_shard(model, mesh=mesh["shard"])
-    optimizer = _optimizer(setting.optimizer, model.parameters())
-    return tw.fsdp(model, optimizer, method, replicas=mesh["replicate"], timeout=timeout), optimizer
 
 
 def _loop(
@@ -217,7 +214,7 @@ def _loop(
         if step == SAVE:
             diary.enter("save", step)
             state = wire.state_dict()
-        if step == LOAD:
+        if step == LOAD and setting.loads:
             diary.enter("load", step)
             wire.load_state_dict(state)
         if step == MEAN and not setting.goes_on:
