@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs
 FRAMEWORKS := $(VENV)/.frameworks
+# Torch for CUDA, as the index has it, brings a Triton of its own and takes no other; torch for CPUs alone brings none.
+TRITON := triton==3.9.0
 # The packages of extras alone: with `-e '.[docs]'` pip would compile the kernels a second time.
 PACKAGES := import sys, tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
 	print(*(package for name in sys.argv[1:] for package in extras[name]))
@@ -84,7 +86,8 @@ golden: $(STAMP)
 $(STAMP): $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,gpu,torchft]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,dev,torchft]'
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet $(TRITON)
 	touch $@
 
 $(DOCS): $(STAMP)

@@ -133,6 +133,14 @@ def test_without_debian_a_wheel_for_this_machine_is_built(
     assert "alone: pip builds none (status 1)" in capsys.readouterr().out
 
 
+def test_development_pins_nothing_that_torch_pins() -> None:
+    """torch for CUDA, which the index has, requires one version of Triton: `make demo` failed where pip took that."""
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    torch_pins = {"triton", "cuda-toolkit", "cuda-bindings", *(name for name in pinned if name.startswith("nvidia-"))}
+    assert pinned & torch_pins == set()
+    assert "|| $(BIN)/python -m pip install --quiet $(TRITON)" in (ROOT / "Makefile").read_text()
+
+
 def test_the_first_command_of_readme_is_pip_install_in_the_clone() -> None:
     """`make wheels` needs more than one Python to build everything; `pip install .` works with any one."""
     section = (ROOT / "README.md").read_text().split("## Installing")[1]

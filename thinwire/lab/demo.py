@@ -3,6 +3,7 @@
 Where hosts of a network lab can be made, their uplinks have the rate, and seconds are measured. Elsewhere ranks train
 without a link, and `forecast` puts the seconds of the virtual clock in the place of theirs: a step takes as long as
 in the quickest of the runs, and what the method took to encode and decode; messages take their time on the link.
+What the clock cannot foresee from shapes, such as what servers send, takes as long as its bytes at the link's rate.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import thinwire as tw
 from thinwire.core.method import METHODS
+from thinwire.core.rates import bits_per_second
 from thinwire.lab import tasks
 from thinwire.lab.intervals import differ
 from thinwire.lab.records import Row
@@ -63,7 +65,10 @@ def _foreseen(row: Row, rate: str, quickest: float) -> Row:
     ]
     steps = min(row["steps"], max(FORESEEN, 2 * method.sync.every))
     network = tw.Network(rate, LATENCY)
-    step = foresee(method, Load.of(weights, here), row["workers"], steps=steps, network=network).step
+    try:
+        step = foresee(method, Load.of(weights, here), row["workers"], steps=steps, network=network).step
+    except ValueError:  # its messages depend on numbers
+        step = here + 8 * row["bytes_sent"] / row["steps"] / bits_per_second(rate)
     curves = {**row["curves"], "seconds": [step * n for n in row["curves"]["step"]]}
     seconds = {"seconds": step * row["steps"], "timing": "forecast", "seconds_without_link": row["seconds"]}
     kept = {name: value for name, value in row.items() if name not in TIMED}  # which are those without a link

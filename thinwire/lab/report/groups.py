@@ -106,7 +106,7 @@ def _named(row: Row) -> Row:
 
 @final
 @dataclass(frozen=True)
-class _Known:
+class _Result:
     """What a finding looks at."""
 
     part: Group
@@ -114,7 +114,7 @@ class _Known:
     tested: int
     ratio: float
     sent: float
-    seconds: float | None
+    seconds: float
     faster: float | None
 
 
@@ -124,33 +124,35 @@ def finding(parts: Sequence[Group]) -> str:
     Of the methods whose accuracy the test images cannot tell from the best, the one that sent least, and the quickest
     where there was a link.
     """
-    known = [one for part in parts if (one := _known(part)) is not None]
+    known = [result for part in parts if (result := _known(part)) is not None]
     if len(known) < 2:
         return ""
-    best = max(known, key=lambda one: one.accuracy)
-    alike = [one for one in known if not differ(one.accuracy, best.accuracy, min(one.tested, best.tested))]
-    least = max(alike, key=lambda one: one.ratio)
+    best = max(known, key=lambda result: result.accuracy)
+    alike = [
+        result for result in known if not differ(result.accuracy, best.accuracy, min(result.tested, best.tested))
+    ]
+    least = max(alike, key=lambda result: result.ratio)
     among = (
         f"{best.tested:,} test images cannot tell the accuracy of {len(alike)} of {len(known)} methods from the best "
         f"({best.accuracy:.1%})."
     )
     if least.ratio < 1.05:
         return f"{among} None of them sent fewer bytes than float32."
-    said = (
+    sentences = (
         f"{among} Of these {least.part.method} sent least: {bytes_of(least.sent)} per worker, {least.ratio:.1f} "
         "times less than a float32 ring all-reduce."
     )
-    timed = [one for one in alike if one.seconds is not None and one.faster is not None and one.faster > 1]
-    if timed:
-        quick = min(timed, key=lambda one: one.seconds or math.inf)
-        said += (
+    timed = [result for result in alike if result.faster is not None and result.faster > 1]
+    if timed and len({result.part.settings["rate"] for result in known}) == 1:  # seconds of one link
+        quick = min(timed, key=lambda result: result.seconds)
+        sentences += (
             f" {quick.part.method} was the quickest: {quick.seconds:.1f} s, {quick.faster:.1f} times sooner than "
             "float32 with the same optimizer."
         )
-    return said
+    return sentences
 
 
-def _known(part: Group) -> _Known | None:
+def _known(part: Group) -> _Result | None:
     """What it takes for a finding; None where the file does not have it, as those of a test without a size."""
     tested = part.finite("tested")
     values = [part.finite(name) for name in ("accuracy", "ratio", "bytes_sent")]
@@ -159,4 +161,6 @@ def _known(part: Group) -> _Known | None:
     accuracy, ratio, sent = (value or 0.0 for value in values)
     if accuracy > 1:
         return None
-    return _Known(part, accuracy, int(tested), ratio, sent, part.finite("seconds"), part.finite("faster"))
+    return _Result(
+        part, accuracy, int(tested), ratio, sent, part.finite("seconds") or math.inf, part.finite("faster")
+    )
