@@ -106,6 +106,8 @@ class Driver:
     async def step_begins(self, *, closure: bool = False) -> None:
         """The optimizer is about to step; with a `closure` its gradients are yet to be computed."""
         loop = self.loop
+        loop.runner.transport.check()  # also where this rank has not waited for others since one of them failed
+        loop.check_dtypes()
         if loop.optimizer is not None and (new := newcomer(loop.optimizer, self._known)):
             raise ValueError(f"{new} was added or unfrozen after attach; write wire.detach(), then attach again")
         if self.overdue and not loop.filling.since_step and not closure and not loop.quiet():

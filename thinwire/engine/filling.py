@@ -94,6 +94,7 @@ class Filling:
     def begin(self) -> None:
         """Begin a round, whose first gradient has arrived."""
         loop = self._loop
+        loop.check_dtypes()
         loop.runner.telemetry.begin()
         self._launched, self.flags, self._unsent = [], [], loop.buckets[::-1]
         for bucket in self._unsent:

@@ -55,6 +55,7 @@ class Loop:
         buffers: Mapping[str, Tensor],
     ) -> None:
         self.runner, self.trained = runner, trained
+        self._dtypes = [p.dtype for p, _ in trained]
         self.optimizer, self.skipping, self.quiet = optimizer, skipping, quiet
         self.buffers = buffers  # of floating point, such as BatchNorm's
         self.losses = Losses()
@@ -78,6 +79,19 @@ class Loop:
         self.withdraw: Callable[[Place], None] = lambda place: None  # takes a gradient of this rank alone away
         self.elsewhere: Callable[[], bool] = lambda: False  # whether something other than the optimizer steps
         self.hide: Callable[[], None] = lambda: None  # lets nobody see gradients that are under way
+
+    def check_dtypes(self) -> None:
+        """Refuse to go on with parameters of another dtype, which replicas would round differently; all are told."""
+        for (p, item), dtype in zip(self.trained, self._dtypes, strict=True):
+            if p.dtype != dtype:
+                now, then = (str(kind).removeprefix("torch.") for kind in (p.dtype, dtype))
+                transport = self.runner.transport
+                error = ValueError(
+                    f"{item.name} is {now} on rank {transport.name(transport.comm.rank)}, and was {then} at attach; "
+                    "convert the model before tw.attach, or write wire.detach() and attach again"
+                )
+                transport.explain(error)
+                raise error
 
     def lay(self, plan: Plan) -> None:
         """Make the buckets of a plan, with memories as `init` leaves them; nothing is under way."""
