@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batch, equal_everywhere, flat, loss, net, train
+from nets import batch, equal_everywhere, flat, loss, net, said, train
 from ranks import on_ranks
 
 import thinwire as tw
 from thinwire.core.method import METHODS
+from thinwire.exchange import AllReduce
 
 WITH_MEMORY = ["ecq-sgd", "ef-signsgd", "one-bit-sgd", "diana", "ef21", "signum"]
 METHODS_TRIED = ["sgd", "qsgd", "terngrad", "majority-vote", *WITH_MEMORY]
@@ -65,6 +67,87 @@ def test_the_step_is_skipped_everywhere_and_the_next_one_is_right() -> None:
             assert got["as if it had not been"], name
             assert got["equal"], name
             assert got["skipped"] == 1, name
+
+
+OVERFLOWS = {
+    "fp16": (1e10, 1),
+    "fp16 into forward": (1e10, 1),
+    "fp16 under DDP": (1e10, 1),
+    "powersgd": (3.3e38, 1),
+    "sgd in sums": (3e38, 1),
+    "topk:ratio=0.5": (3.3e38, 2),
+    "dgc": (3.3e38, 2),
+}
+"""Gradients that are finite, and what the exchange makes of them is not: at once, or with what it has kept."""
+
+
+def overflowing(name: str, big: float, times: int) -> dict[str, Any]:
+    """The last of some steps with large gradients overflows; afterwards a loop without it."""
+    models, method = [], tw.method(name.split(maxsplit=1)[0])
+    if "forward" in name:
+        method = replace(method, overlap=tw.Overlap(into_forward="need", chunk_mb=1.0))
+    for steps in (range(times + 2), [*range(times), times + 1]):
+        model: Any = net()
+        inner, optimizer = model, torch.optim.AdamW(model.parameters(), lr=0.01)
+        if "DDP" in name:
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            wire, hook = tw.ddp_hook(method, model, optimizer, min_size=0)
+            model.register_comm_hook(wire, hook)
+        else:
+            wire = tw.attach(inner, optimizer, method, min_size=0, reduce="sum" if "sums" in name else "mean")
+        for step in steps:
+            optimizer.zero_grad()
+            wire._runner.round = step  # the same noise in the last step, with and without the one before it
+            before = tensors(wire)
+            value, noise = loss(model, batch(step)), torch.Generator().manual_seed(2 * step + dist.get_rank())
+            if 1 <= step <= times:
+                value = value * 0
+                for p in inner.parameters():
+                    r = 2 * torch.rand(p.shape, generator=noise) - 1 if times > 1 else 1.0
+                    value = value + (p * (r * big)).sum()
+            value.backward()
+            optimizer.step()
+            if step == times and step in steps:
+                wire.settle()
+                after = tensors(wire)
+                kept = all(torch.equal(before[key], after[key]) for key in before)
+                skipped = wire.stats()["steps_skipped"]
+        wire.settle()
+        models.append(flat(inner))
+        wire.detach()
+    return {
+        "kept": kept,
+        "skipped": skipped,
+        "as if it had not been": torch.equal(*models),
+        "finite": bool(models[0].isfinite().all()),
+        "equal": equal_everywhere(models[0]),
+    }
+
+
+def far_away() -> str:
+    """A model that has moved too far for what an outer loop sends."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    method = tw.Method(AllReduce(wire="fp16"), tw.Sync(of=tw.sync.Delta(), every=1))
+    with tw.attach(model, optimizer, method, min_size=0):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 1e10)
+        return said(optimizer.step)
+
+
+def overflown() -> tuple[dict[str, dict[str, Any]], str]:
+    return {name: overflowing(name, *big) for name, big in OVERFLOWS.items()}, far_away()
+
+
+def test_what_the_exchange_makes_infinite_is_skipped_everywhere() -> None:
+    for found, outer in on_ranks(overflown, 2):
+        assert "the mean of the models is not finite in round 0" in outer
+        for name, got in found.items():
+            assert got["finite"], name
+            assert got["skipped"] == 1, (name, got)
+            assert got["kept"], name
+            assert got["as if it had not been"], name
+            assert got["equal"], name
 
 
 def scaled(hook: bool) -> dict[str, Any]:

@@ -12,15 +12,15 @@ from thinwire.comm.clock import VirtualClock
 from thinwire.engine.agreement import GRADIENT, RESULT, Agreed, agree
 from thinwire.engine.handover import Handover
 from thinwire.engine.round import Round
+from thinwire.kernels.base import TAME
 
 RANKS = 3
 
 
-def round_of(
-    x: list[float], used: bytes, lr: float, finite: bool | None, since: int = 0, *, idle: bool = False
-) -> Round:
+def round_of(x: list[float], used: bytes, lr: float, tame: bool, since: int = 0, *, idle: bool = False) -> Round:
     vector = torch.tensor(x)
-    made = SimpleNamespace(x=vector, used=used, lr=lr, finite=finite, since=since, agreed=None, idle=idle)
+    made = SimpleNamespace(x=vector, used=used, lr=lr, tame=tame, since=since, agreed=None, idle=idle)
+    made.limit, made.heavy = TAME, False
     made.handover = Handover(vector.device)
     return cast(Round, made)
 
@@ -28,17 +28,17 @@ def round_of(
 def rounds(rank: int) -> list[Round]:
     bad = math.inf if rank == 1 else 1.0
     return [
-        round_of([1.0, 2.0], bytes((GRADIENT * (rank == 0), RESULT)), 0.1, finite=True),
-        round_of([bad], bytes((GRADIENT,)), 0.1, finite=None),  # as of a gradient in 16 bits: nobody has looked
-        round_of([], b"\0", 0.1, finite=None),
-        round_of([3.0], bytes((GRADIENT,)), 0.2 if rank == 2 else 0.1, finite=True),
-        round_of([bad], bytes((GRADIENT,)), 0.1, finite=rank != 1),
-        round_of([3e38, 3e38], bytes((GRADIENT,)), 0.1, finite=None),  # the sum is not finite, and each of them is
-        round_of([3.0], bytes((GRADIENT,)), 0.1, finite=True, since=int(rank == 2)),
+        round_of([1.0, 2.0], bytes((GRADIENT * (rank == 0), RESULT)), 0.1, tame=True),
+        round_of([bad], bytes((GRADIENT,)), 0.1, tame=False),  # as of a gradient in 16 bits: nobody has looked
+        round_of([], b"\0", 0.1, tame=False),
+        round_of([3.0], bytes((GRADIENT,)), 0.2 if rank == 2 else 0.1, tame=True),
+        round_of([bad], bytes((GRADIENT,)), 0.1, tame=rank != 1),
+        round_of([3e38, 3e38], bytes((GRADIENT,)), 0.1, tame=False),  # the sum is not finite, and each of them is
+        round_of([3.0], bytes((GRADIENT,)), 0.1, tame=True, since=int(rank == 2)),
         round_of(
-            [3.0], bytes((GRADIENT * (rank > 0),)), 0.1 / (1 + rank // 2), finite=True, since=rank, idle=rank != 1
+            [3.0], bytes((GRADIENT * (rank > 0),)), 0.1 / (1 + rank // 2), tame=True, since=rank, idle=rank != 1
         ),
-        round_of([3.0], bytes((GRADIENT,)), 0.1, finite=True, idle=True),
+        round_of([3.0], bytes((GRADIENT,)), 0.1, tame=True, idle=True),
     ]
 
 
@@ -75,7 +75,7 @@ def test_every_round_has_its_own_verdict() -> None:
     assert unseen.broken == seen.broken == 2  # rank 1
     assert empty == Agreed(0, same_lr=True, used=(False,), again=(True,), news=False)
     assert (other_lr.finite, other_lr.same_lr, other_lr.worth_sending) == (True, False, False)
-    assert large.finite
+    assert (large.finite, large.large, seen.large, first.large) == (True, True, False, False)
     assert (behind.same_lr, behind.in_step, behind.worth_sending) == (True, False, False)
     assert some == Agreed(
         used=(True,), again=(False,)

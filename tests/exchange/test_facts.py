@@ -9,10 +9,14 @@ from typing import ClassVar, get_args
 
 import pytest
 import torch
+from battery import INSTANCES, LAYOUT, vector
+from nets import SYNCHRONOUS
 from torch import Tensor
 
-from thinwire import Channel, Comm, Context, Layout
+from thinwire import Channel, Comm, Context, Key, Layout
+from thinwire.comm.clock import VirtualClock
 from thinwire.compressors import DctTopK, Identity, Natural, Qsgd, RandomK
+from thinwire.core.compressor import Compressor
 from thinwire.core.exchange import Exchange, Scope
 from thinwire.core.memory import Memory, NoMemory
 from thinwire.core.method import METHODS
@@ -20,6 +24,8 @@ from thinwire.core.slots import Slot
 from thinwire.core.types import State
 from thinwire.exchange import AllGather, AllReduce, Hierarchical, Marina, MeanOfSenders, Mix, PowerSgd
 from thinwire.exchange.wrapper import Wrapper
+from thinwire.kernels.base import TAME
+from thinwire.lab.member import Member
 from thinwire.memory import Difference, ErrorFeedback, Lazy, LocalMomentum, MomentumCorrection, Velocity
 
 ROOT = Path(__file__).parents[2] / "thinwire"
@@ -42,7 +48,8 @@ def made(name: str) -> Exchange:
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_states_its_facts(name: str) -> None:
     exchange, layout = made(name), Layout.flat(1000)
-    kinds = {fact: type(getattr(exchange, fact)) for fact in FACTS - {"hops", "plain", "scope", "cannot_drop"}}
+    others = {"hops", "plain", "scope", "cannot_drop", "limit"}
+    kinds = {fact: type(getattr(exchange, fact)) for fact in FACTS - others}
     assert set(kinds.values()) == {bool}, kinds
     assert exchange.scope in get_args(Scope)
     gossips = exchange.scope == "neighbours"
@@ -213,3 +220,30 @@ def test_nobody_asks_for_the_class_of_an_exchange_or_a_memory() -> None:
     for folder in ("exchange", "memory", "engine"):
         for path in (ROOT / folder).rglob("*.py"):
             assert not classes_asked_for(path), path
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=lambda one: one.id)
+def test_a_compressor_keeps_tame_vectors_finite(instance: Compressor) -> None:
+    x, key = vector(LAYOUT.numel, seed=3), Key(seed=7)
+    x *= 0.99 * TAME / x.abs().max()
+    got = instance.decode(instance.encode(x, LAYOUT, key), LAYOUT, key=key)
+    assert got.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_an_exchange_keeps_vectors_up_to_its_limit_finite_and_memories_too(name: str) -> None:
+    exchange, clock, layout = METHODS[name]().exchange, VirtualClock(2), Layout(("w", "b"), ((40, 50), (48,)))
+    results: list[Tensor] = []
+
+    async def life(rank: int) -> None:
+        member = Member(exchange, layout, clock.comm(rank), seed=5, start=torch.zeros(layout.numel))
+        for step in range(2):
+            x = vector(layout.numel, seed=10 * step + rank)
+            results.append(await member.step(x * (0.99 * exchange.limit / x.abs().max()), step))
+        results.extend(member.state.values())
+
+    for rank in range(2):
+        clock.spawn(rank, life(rank))
+    clock.run()
+    assert exchange.limit > 0
+    assert all(bool(x.isfinite().all()) for x in results)

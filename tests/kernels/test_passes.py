@@ -20,6 +20,7 @@ from thinwire.codecs import BitPack
 from thinwire.compressors import Qsgd
 from thinwire.core.errors import PayloadError
 from thinwire.kernels import Blocks, Kind, Norm, Quant, dispatch, planar
+from thinwire.kernels.base import TAME
 from thinwire.kernels.spec import packed_bytes
 
 
@@ -92,12 +93,12 @@ def test_any_quantiser_on_any_blocks_is_bit_equal(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("n", [0, 1, 7, 512, 1000, 300_000])
-def test_copy_tells_whether_all_is_finite(tier: str, n: int) -> None:
+def test_copy_tells_whether_all_is_tame(tier: str, n: int) -> None:
     k, x, out = kernels.get(tier), vector(n), torch.empty(n)
     assert k.copy(x, out)
     assert torch.equal(out, x)
     for place in {0, n // 2, n - 1} if n else set():
-        for broken in (torch.nan, torch.inf, -torch.inf):
+        for broken in (torch.nan, torch.inf, -torch.inf, TAME, -3e38):
             y = x.clone()
             y[place] = broken
             assert not k.copy(y, out)
@@ -106,13 +107,13 @@ def test_copy_tells_whether_all_is_finite(tier: str, n: int) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("n", [0, 1, 7, 512, 1000, 300_000])
-def test_a_difference_is_written_twice_and_tells_whether_it_is_finite(tier: str, n: int) -> None:
+def test_a_difference_is_written_twice_and_tells_whether_it_is_tame(tier: str, n: int) -> None:
     k, a, b, out = kernels.get(tier), vector(n), vector(n).flip(0) * 0.7, torch.empty(n)
     expected = a - b
     assert k.difference(a, b, out)
     assert torch.equal(out, expected)
     for place in {0, n // 2, n - 1} if n else set():
-        for broken in (torch.nan, torch.inf, -torch.inf):
+        for broken in (torch.nan, torch.inf, -torch.inf, TAME, -3e38):
             y = b.clone()
             y[place] = broken
             assert not k.difference(a, y, out)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, final
 from thinwire.core.config import Config
 from thinwire.core.slots import Entries, make
 from thinwire.core.types import Layout
+from thinwire.kernels.base import TAME
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +95,11 @@ class Exchange(Config, ABC):
     def carries_nan(self) -> bool:
         """Whether it is a plain float32 sum: it carries what is not finite by itself, and waits for no agreement."""
         return False
+
+    @property
+    def limit(self) -> float:
+        """Up to which magnitude of vectors, and of what memories hold, the result and the memories are finite."""
+        return TAME
 
     @property
     def measurable(self) -> bool:

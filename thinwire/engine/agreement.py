@@ -1,8 +1,9 @@
 """Agreement: what all ranks know about rounds before their results are used.
 
-Every rank says of each round whether its gradients are finite, what each tensor holds, its learning rate, and how
-many rounds it has had since its last step. The largest value of each byte over all ranks is the answer: numbers are
-equal if largest and smallest bytes agree. One message serves one round or many.
+Every rank says of each round whether its gradients are finite, and small enough for all that is made of them, what
+each tensor holds, its learning rate, and how many rounds it has had since its last step. The largest value of each
+byte over all ranks is the answer: numbers are equal if largest and smallest bytes agree. One message serves one round
+or many.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from thinwire.core.comm import to_bytes, to_tensor
 from thinwire.core.desk import fetched
+from thinwire.kernels.base import TAME
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from thinwire.engine.round import Round
 
 LAST = 255  # the largest value of a byte
+LARGE = 1  # what a rank says of what is finite, but too large to be sure of the result; more if it is not finite
 FLIPPED = bytes(LAST - byte for byte in range(LAST + 1))
 NUMBER = struct.Struct("<d")
 
@@ -41,6 +44,8 @@ class Agreed:
     """What all ranks know about a bucket's round before it is exchanged."""
 
     broken: int = 0  # 0 if everything is finite, else one more than the highest rank on which it is not
+    large: bool = False  # whether something is so large on some rank that the result may not be finite
+    overflowed: bool = False  # whether it was not; everything was finite on every rank
     same_lr: bool = True
     in_step: bool = True  # whether all ranks have had as many rounds since their last steps
     used: tuple[bool, ...] = ()  # by tensor: whether any rank has a gradient for it
@@ -48,6 +53,13 @@ class Agreed:
     news: bool = True  # whether there is anything that is not the same on all ranks already
     trains: bool = True  # whether some rank still trains: in `Wire.join` a rank whose batches have ended does not
     lr: float = field(default=0.0, compare=False)  # the learning rate, up to the end of its fraction
+
+    @property
+    def what(self) -> str:
+        """What is not finite."""
+        if self.overflowed:
+            return "the mean of the models"
+        return f"the model of rank {self.broken - 1}" if self.broken < LAST - LARGE else "the model of some rank"
 
     @property
     def finite(self) -> bool:
@@ -65,11 +77,12 @@ SOUND = Agreed()
 
 async def agree(comm: Comm, rounds: Sequence[Round]) -> None:
     """Tell the others about the rounds, and note in each what all ranks know."""
-    known = _looked_at(rounds)
-    mine = min(comm.rank + 1, LAST)
+    broken = min(comm.rank + 1 + LARGE, LAST)
     words = [
-        bytes((0 if sound else mine,)) + going.used + _twice(going.lr, going.since)
-        for sound, going in zip(known, rounds, strict=True)
+        bytes((level(top, going.limit, heavy=going.heavy, broken=broken),))
+        + going.used
+        + _twice(going.lr, going.since)
+        for top, going in zip(_tops(rounds), rounds, strict=True)
     ]
     # A rank that is idle has nothing to say: zeros change no maximum. If all are, there is no learning rate.
     words = [bytes(len(word)) if going.idle else word for going, word in zip(rounds, words, strict=True)]
@@ -99,7 +112,8 @@ def _read(said: bytes) -> Agreed:
     if not any(said[-2 * size :]):
         return Agreed(said[0], used=flags, trains=False)
     return Agreed(
-        said[0],
+        max(0, said[0] - LARGE),
+        said[0] == LARGE,
         same_lr=most[1:] == least[1:],
         in_step=most[0] == least[0],
         used=flags,
@@ -109,26 +123,47 @@ def _read(said: bytes) -> Agreed:
     )
 
 
-def _looked_at(rounds: Sequence[Round]) -> list[bool]:
-    """Whether each is finite on this rank. Of what lies on a GPU, all is queued first, and then waited for once.
+def level(top: float, limit: float, *, heavy: bool, broken: int = LAST) -> int:
+    """What a rank says of numbers whose largest magnitude is `top`."""
+    if not math.isfinite(top):
+        return broken
+    return LARGE if heavy or top > limit else 0
 
-    The vector of a plain sum may hold the sum already, or a part of it: what is not finite stays so in a sum.
+
+def _tops(rounds: Sequence[Round]) -> list[float]:
+    """The largest magnitude of each, or 0 where it is known to be small enough.
+
+    Of what lies on a GPU, all is queued first, and then waited for once. The vector of a plain sum may hold the sum
+    already, or a part of it: what is not finite stays so in a sum, and limits leave room for a division by the ranks.
     """
-    found = [True if going.finite is None else going.finite for going in rounds]
+    tops = [0.0] * len(rounds)
     queued: dict[torch.device, list[tuple[int, Tensor]]] = {}
     for at, going in enumerate(rounds):
-        if going.finite is not None or not going.x.numel():
+        if (going.tame and going.limit >= TAME) or not going.x.numel():
             continue  # of a small parameter, a shard may hold nothing, and nothing has no largest element
         with going.handover.work(going.x):
             if going.x.is_cuda:
                 queued.setdefault(going.x.device, []).append((at, _largest(going.x)))
             else:
-                found[at] = finite(going.x)
+                tops[at] = largest(going.x)
     for parts in queued.values():
         with rounds[parts[-1][0]].handover.work():  # all of them are on this thread's stream
-            for (at, _), one in zip(parts, fetched(torch.cat([one for _, one in parts])), strict=True):
-                found[at] = math.isfinite(one)
-    return found
+            for (at, _), top in zip(parts, fetched(torch.cat([one for _, one in parts])), strict=True):
+                tops[at] = top
+    return tops
+
+
+def largest(x: Tensor) -> float:
+    """The largest magnitude; NaN or infinity where something is not finite.
+
+    On a GPU this thread waits for one number, and for nothing that is queued elsewhere.
+    """
+    if not x.numel():
+        return 0.0
+    if x.is_cuda:
+        return float(fetched(_largest(x))[0])
+    low, high = torch.aminmax(x.detach())  # which a CPU computes many times faster than a norm
+    return max(float(high), -float(low)) if high == high else math.nan
 
 
 def finite(x: Tensor) -> bool:
@@ -136,8 +171,8 @@ def finite(x: Tensor) -> bool:
 
     On a GPU one pass decides, and this thread waits for one number, and for nothing that is queued elsewhere.
     """
-    if x.is_cuda and x.numel():
-        return math.isfinite(fetched(_largest(x))[0])
+    if x.is_cuda:
+        return math.isfinite(largest(x))
     return math.isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 

@@ -51,16 +51,15 @@ class Anchors:
         torch.sub(anchor, bucket.flat, out=bucket.flat)
 
     def way_of(self, bucket: Bucket, members: Sequence[Trained]) -> None:
-        """Fill the buffer with the way of these parameters, in one pass, which also sees whether it is finite."""
+        """Fill the buffer with the way of these parameters, in one pass, which also sees whether it is tame."""
         anchor = bucket.extra["anchor"].to(bucket.flat.device, non_blocking=True)
-        found: list[bool | None] = []
+        bucket.tame = True
         for view, start, one in zip(bucket.views, bucket.cut(anchor), members, strict=True):
             if _plain(view, one.local):
-                found.append(kernels.select(view).difference(start, one.local, view))
+                bucket.tame &= kernels.select(view).difference(start, one.local, view)
             else:
                 torch.sub(start, one.local, out=view)
-                found.append(None)
-        bucket.finite = None if None in found else all(found)
+                bucket.tame = False
 
     def take_mean(self, bucket: Bucket, members: Sequence[Trained]) -> None:
         """Move anchor and parameters by what lies in the buffer, both to the same place, in one pass."""

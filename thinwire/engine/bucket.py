@@ -36,6 +36,7 @@ class Chunk:
     lr: float | None = None  # that of the last exchange; what the memory holds is rescaled when it changes
     last: Awaitable[object] | None = None  # the exchange that was launched last: the next one waits for it
     handover: Handover | None = None  # that of the same exchange
+    heavy: bool = False  # whether its memory holds something so large that a result may not be finite
 
 
 @final
@@ -56,7 +57,7 @@ class Bucket:
         self.views = self.cut(self.flat)
         self.used = bytearray((GRADIENT,)) * len(self.views)  # what each tensor holds; 0 until it is filled
         self.lacks = len(self.views)  # tensors that have not been filled
-        self.finite: bool | None = True  # whether what was filled in this round is finite; None if unknown
+        self.tame = True  # whether what was filled in this round is known to be small enough (`kernels.base.TAME`)
         self.streams: set[torch.cuda.Stream] = set()  # those that filled it in this round, where it is on a GPU
         self.open: list[Round] = []  # rounds under way, the oldest first
         self.extra: State = {}  # tensors like the buffer that belong in a checkpoint
@@ -84,21 +85,21 @@ class Bucket:
         self.used[tensor] = GRADIENT
         view = self.views[tensor]
         if view.is_cpu and value.dtype == view.dtype and value.is_contiguous():
-            finite = kernels.select(view).copy(value, view)
-            self.finite = self.finite and finite
+            if not kernels.select(view).copy(value, view):
+                self.tame = False
             return view
-        self.finite = None  # asking here would make the GPU wait
+        self.tame = False  # asking here would make the GPU wait
         if view.is_cuda:
             self.streams.add(torch.cuda.current_stream(view.device))
         return view if same_place(value, view) else view.copy_(value)
 
     def changed(self) -> None:
         """Note that the buffer no longer holds what was filled in."""
-        self.finite = None
+        self.tame = False
 
     def emptied(self) -> None:
         """Make ready for the next round."""
         self.lacks = len(self.views)
         self.used = bytearray(self.lacks)
-        self.finite = True
+        self.tame = True
         self.streams = set()

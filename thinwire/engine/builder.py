@@ -94,6 +94,6 @@ class Builder:
             self.block,
             self.buffers,
         )
-        loop.times = ranks if settings.reduce == "sum" else 1
+        runner.times = ranks if settings.reduce == "sum" else 1
         loop.planner = planner(method, items, settings.min_size, settings.exclude)
         return Built(transport, runner, loop, self.make_driver(loop, transport))

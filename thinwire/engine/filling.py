@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
-from thinwire.engine.agreement import EDITED, RESULT
+from thinwire.engine.agreement import EDITED, RESULT, largest, level
 from thinwire.engine.handover import Handover, follow
 from thinwire.engine.local import is_sharded, like, local, same_place
 from thinwire.engine.parameters import check_dense
 from thinwire.engine.signal import Source
+from thinwire.kernels.base import TAME
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +65,7 @@ class Filling:
             False  # whether a round has a vector of its own, since the buffer is filled again before it ends
         )
         self.looks = False  # whether somebody asks, at the end of the pass, if all of it was finite
-        self.flags: list[Callable[[], bool]] = []  # the answers, one per bucket
+        self.flags: list[Callable[[], int]] = []  # the answers, one per bucket, as agreements give them
         self._launched: list[Round] = []  # of this pass
         self._unsent: list[Bucket] = []  # those that it has not launched, the next one last
         self.since_step = 0  # rounds since the last optimizer.step
@@ -279,13 +280,13 @@ class Filling:
             self._loop.count_step()
 
     def _launch(self) -> None:
-        bucket = self._unsent.pop()
+        bucket, runner = self._unsent.pop(), self._loop.runner
         if bucket.streams:
             follow(bucket.streams)  # a model that computes on several has its gradients on several
         if self.looks:
-            self.flags.append(_soundness(bucket))
+            self.flags.append(_look(bucket, (runner.plain if runner.warm else bucket.exchange).limit))
         x = bucket.flat.clone() if self.copies else None
-        runner, lr = self._loop.runner, self._loop.lr(bucket.items[0].group)
+        lr = self._loop.lr(bucket.items[0].group)
         since = self.since_step if self.compares and self._loop.optimizer is not None else 0
         idle, joining = self._loop.idle, self._loop.joining  # there, those that are idle do not know which pass it is
         patient = not joining and bucket.index in self._idle[since]
@@ -294,16 +295,19 @@ class Filling:
             runner.agree(self._launched)
 
 
-def _soundness(bucket: Bucket) -> Callable[[], bool]:
-    """Whether what was filled in is finite, for a thread to ask later; a GPU answers then."""
-    if bucket.finite is not None:
-        known = bucket.finite
-        return lambda: known
-    flag, handover = bucket.flat.isfinite().all(), Handover(bucket.flat.device)
+def _look(bucket: Bucket, limit: float) -> Callable[[], int]:
+    """What agreements say of the numbers that were filled in, for a thread to ask later; a GPU answers then."""
+    heavy = any(chunk.heavy for chunk in bucket.chunks)
+    if bucket.tame and limit >= TAME:
+        return lambda: level(0.0, limit, heavy=heavy)
+    if not bucket.flat.is_cuda:
+        top = largest(bucket.flat)
+        return lambda: level(top, limit, heavy=heavy)
+    norm, handover = torch.linalg.vector_norm(bucket.flat, torch.inf), Handover(bucket.flat.device)
 
-    def ask() -> bool:
-        with handover.work(flag):
-            return bool(flag)
+    def ask() -> int:
+        with handover.work(norm):
+            return level(float(norm), limit, heavy=heavy)
 
     return ask
 

@@ -60,7 +60,6 @@ class Loop:
         self.buffers = buffers  # of floating point, such as BatchNorm's
         self.losses = Losses()
         self.source, self._block = source, block
-        self.times = 1  # what a mean over ranks is multiplied by: their number, where gradients are to be summed
         self.lay(plan)
         self.planner: Planner | None = None  # where buckets are planned
         self.kept: dict[str, Any] = {}
@@ -105,6 +104,11 @@ class Loop:
     def method(self) -> Method:
         """The method in use."""
         return self.runner.method
+
+    @property
+    def times(self) -> int:
+        """What a mean over ranks is multiplied by."""
+        return self.runner.times
 
     @property
     def transport(self) -> Transport:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import math
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from thinwire.engine.agreement import SOUND, Agreed
+from thinwire.engine.agreement import SOUND, Agreed, largest
+from thinwire.kernels.base import TAME
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from thinwire.core.exchange import Exchange
     from thinwire.core.types import Key, Layout
     from thinwire.core.verdicts import Verdicts
-    from thinwire.engine.bucket import Bucket
+    from thinwire.engine.bucket import Bucket, Chunk
     from thinwire.engine.handover import Handover
 
 
@@ -26,12 +28,13 @@ class Facts(NamedTuple):
     carries_nan: bool
     bare: bool  # a plain sum, of which nothing is kept by chunk
     measurable: bool
+    limit: float
 
     @classmethod
     def of(cls, exchange: Exchange) -> Facts:
         """The facts of an exchange."""
         bare = exchange.carries_nan and not exchange.remembers
-        return cls(exchange.agrees, exchange.carries_nan, bare, exchange.measurable)
+        return cls(exchange.agrees, exchange.carries_nan, bare, exchange.measurable, exchange.limit)
 
 
 class Promise(NamedTuple):
@@ -46,6 +49,34 @@ class Promise(NamedTuple):
     verdicts: Verdicts | None = None
 
 
+class Before(NamedTuple):
+    """What a chunk's memory held before an exchange that may have to be taken back."""
+
+    chunk: Chunk
+    lr: float | None
+    state: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Before:
+        """What it holds."""
+        return cls(chunk, chunk.lr, {name: tensor.clone() for name, tensor in chunk.state.items()})
+
+    def kept_finite(self, x: Tensor, limit: float) -> bool:
+        """Whether the result `x` and the memory are finite; otherwise the memory is what it was."""
+        tops = [largest(tensor) for tensor in self.chunk.state.values() if tensor.is_floating_point()]
+        if all(math.isfinite(top) for top in (largest(x), *tops)):
+            self.chunk.heavy = any(top > limit for top in tops)
+            return True
+        self.restore()
+        return False
+
+    def restore(self) -> None:
+        """As if there had been no exchange."""
+        self.chunk.lr = self.lr
+        for name, tensor in self.state.items():
+            self.chunk.state[name].copy_(tensor)
+
+
 @final
 @dataclass(eq=False)
 class Round:
@@ -58,8 +89,10 @@ class Round:
     before: Tensor | None  # the model before the local step, where models are exchanged
     handover: Handover
     used: bytes  # what each tensor holds (engine/agreement.py)
-    finite: bool | None  # whether it is finite on this rank; None if unknown
+    tame: bool  # whether it is known to have no large element on this rank
     since: int = 0  # rounds that this rank has had since its last step
+    limit: float = TAME  # up to which magnitude the result is finite for certain
+    heavy: bool = False  # whether a memory holds something larger
     agreement: Awaitable[object] | None = None  # after it, `agreed` holds; None where ranks need not agree
     agreed: Agreed = SOUND
     verdicts: list[Verdicts] = field(default_factory=list)  # of its chunks, where they are computed on a GPU
@@ -67,6 +100,7 @@ class Round:
     clocks: list[Clock] = field(default_factory=list)
     launched: float = 0.0  # when
     owes: bool = False  # whether it waits to be part of an agreement
+    before_it: list[Before] = field(default_factory=list)  # of its chunks, where the result may not be finite
     waits: bool = False  # whether it sends nothing before its agreement
     idle: bool = False  # whether this rank has nothing of its own in it, since its batches have ended
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, final
 
 import torch
@@ -23,12 +24,12 @@ from thinwire.core.desk import NOTHING
 from thinwire.core.errors import PayloadError
 from thinwire.core.types import Context, Key
 from thinwire.core.verdicts import Verdicts
-from thinwire.engine.agreement import LAST, Agreed, agree, finite
+from thinwire.engine.agreement import LAST, Agreed, agree, finite, largest
 from thinwire.engine.bucket import Bucket, Chunk
 from thinwire.engine.consensus import apart, average, sample
 from thinwire.engine.handover import Handover
 from thinwire.engine.handshake import in_common
-from thinwire.engine.round import Facts, Promise, Round
+from thinwire.engine.round import Before, Facts, Promise, Round
 from thinwire.engine.stats import SAMPLE_EVERY, compression_error
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from thinwire.engine.transport import Transport, Work
 
 T = TypeVar("T")
+TOP = torch.finfo(torch.float32).max
 
 
 @final
@@ -55,6 +57,7 @@ class Runner:
         self.method, self.transport, self.telemetry, self.motion = method, transport, telemetry, motion
         self.seed, self.round = seed, round_
         self.plain = method.exchange.plain
+        self.times = 1  # what its means are multiplied by: the number of ranks, where gradients are to be summed
         self._facts = {id(one): Facts.of(one) for one in (self.plain, method.exchange)}
 
     @property
@@ -105,10 +108,11 @@ class Runner:
         exchange = self.plain if self.warm else bucket.exchange
         facts = self._facts.get(id(exchange)) or Facts.of(exchange)
         x = bucket.flat if x is None else x
-        going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.finite, since)
-        going.launched, going.idle = self.telemetry.now(), idle
+        going = Round(self.round, bucket, x, lr, before, Handover(x.device), bytes(bucket.used), bucket.tame, since)
+        going.limit, going.launched, going.idle = facts.limit, self.telemetry.now(), idle
         chunks = bucket.sums if facts.bare else bucket.chunks
         # A single chunk that must wait for the agreement makes it on its own way: one piece of work in place of two.
+        going.heavy = any(chunk.heavy for chunk in chunks)
         waits = going.waits = facts.agrees and (patient or not facts.carries_nan)
         at_once = waits and len(chunks) == 1
         if facts.agrees and not at_once and (alone or waits):
@@ -171,15 +175,28 @@ class Runner:
                 "apart. Let all ranks step or none, and write `with wire.no_sync():` around the backward pass of one "
                 "rank alone"
             )
-        if going.before is not None and agreed.broken:
-            who = f"rank {agreed.broken - 1}" if agreed.broken < LAST else "some rank"
-            raise FloatingPointError(f"the model of {who} is not finite in step {going.number}")
         if going.x.is_cuda:
             going.handover.take()
+        if agreed.large and agreed.worth_sending:
+            agreed = self._looked_at(going)
+        if going.before is not None and agreed.broken:
+            raise FloatingPointError(f"{agreed.what} is not finite in step {going.number}")
         if agreed.broken:
             going.x.fill_(math.nan)
         self.telemetry.arrived(going)
         return agreed
+
+    def _looked_at(self, going: Round) -> Agreed:
+        """What is known of a round of large numbers, whose result is the same on all ranks.
+
+        If it is not finite, memories are what they were. Where later rounds of the bucket are under way, only those
+        chunks are that are not finite.
+        """
+        if not self.times * largest(going.x) <= TOP:  # which NaN is not either
+            for before in () if going.bucket.open else going.before_it:
+                before.restore()
+            going.agreed = replace(going.agreed, broken=LAST, overflowed=True)
+        return going.agreed
 
     def check(self, rounds: Sequence[Round]) -> None:
         """PayloadError if a payload of these rounds was damaged. Where GPUs check, it is the one wait for them."""
@@ -194,7 +211,7 @@ class Runner:
         """Let an exchange that pulls prepare its round; the buffers hold the models."""
         rounds, waiting = [], []
         for bucket in buckets:
-            going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device), b"", None)
+            going = Round(self.round, bucket, bucket.flat, 1.0, None, Handover(bucket.flat.device), b"", tame=False)
             rounds.append(going)
             for number, chunk in enumerate(bucket.chunks):
                 context = self.context(going, number, chunk)
@@ -298,11 +315,18 @@ class Runner:
             if sampled:
                 compressor = exchange.channels[0].compressor
                 self.telemetry.stats.nmse = compression_error(compressor, x, chunk.layout, context.key)
+            before = Before.of(chunk) if going.agreed.large and exchange.remembers else None
             if facts.agrees:
                 _rescale(exchange, chunk, going.agreed.lr if going.idle else going.lr)
             out = _vector(exchange, await exchange(x, chunk.state, Context(comm, *context)), x)
             if out is not x and out.data_ptr() != x.data_ptr():
                 x.copy_(out)
+            if not facts.agrees and x.is_cpu and not finite(x):  # a GPU would have to wait; the next round says so
+                raise FloatingPointError(f"the exchange in step {going.number} has made the model not finite")
+            if before is not None:
+                going.before_it.append(before)
+                if not before.kept_finite(x, facts.limit):
+                    x.fill_(math.nan)
 
         return carry
 

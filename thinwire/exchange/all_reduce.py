@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from thinwire.core.types import Context, Layout, State
 
+FP16 = 2.0**15
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -71,6 +72,13 @@ class AllReduce(Exchange):
     def carries_nan(self) -> bool:
         """Where vectors are summed as they are."""
         return self.bare and self.wire == "fp32"
+
+    @property
+    def limit(self) -> float:
+        """Half of what sums of 16 bits hold; 0 if a memory adds to the vector, and nobody knows how much."""
+        if self.wire != "fp16":
+            return super().limit
+        return 0.0 if self.remembers else FP16
 
     @property
     def measurable(self) -> bool:

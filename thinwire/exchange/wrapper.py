@@ -94,6 +94,11 @@ class Wrapper(Exchange):
         return self.inner.carries_nan
 
     @property
+    def limit(self) -> float:
+        """That of the inner exchange."""
+        return self.inner.limit
+
+    @property
     def measurable(self) -> bool:
         """As the inner exchange says."""
         return self.inner.measurable

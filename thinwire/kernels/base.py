@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from thinwire.kernels.spec import Blocks, Quant
 
 
+TAME = 2.0**96
+"""No exchange turns vectors of smaller magnitudes into something that is not finite, unless it has 16-bit sums."""
+
+
 class Kernels(ABC):
     """Fused passes. Outputs are written into tensors that the caller allocated; no pass returns a copy."""
 
@@ -95,13 +99,13 @@ class Kernels(ABC):
 
     @abstractmethod
     def copy(self, x: Tensor, out: Tensor) -> bool:
-        """Copy `x` to `out`, both (n,) float32, and return whether every element is finite."""
+        """Copy `x` to `out`, both (n,) float32, and return whether every element is below `TAME` in magnitude."""
 
     @abstractmethod
     def difference(self, a: Tensor, b: Tensor, out: Tensor, again: Tensor | None = None) -> bool:
-        """Write a - b to `out`, and to `again` too, all (n,) float32; return whether every element of it is finite.
+        """Write a - b to `out`, and to `again` too, all (n,) float32.
 
-        Outputs may be inputs.
+        Returns whether every element of it is below `TAME` in magnitude. Outputs may be inputs.
         """
 
     @abstractmethod

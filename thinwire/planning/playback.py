@@ -220,7 +220,7 @@ def _played(
         for bucket in buckets:
             with torch.no_grad():
                 bucket.flat.copy_(grad)
-            bucket.finite = True
+            bucket.tame = True
             going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))
         transport.hand_over()
         times = list[float]()

@@ -181,7 +181,7 @@ def _recorded(
             going = []
             for bucket, grad in zip(buckets, mine, strict=True):
                 bucket.flat.copy_(-grad if lazy and number % 2 else grad)
-                bucket.finite = None if grad.is_cuda else True  # a GPU is asked when the round begins
+                bucket.tame = not grad.is_cuda  # a GPU is asked when the round begins
                 going.append(runner.launch(bucket, 1.0, grad.clone() if models else None, alone=models))
             found.owes = any(one.owes for one in going)
             if agrees:

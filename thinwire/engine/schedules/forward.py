@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from thinwire.engine.agreement import LARGE
 from thinwire.engine.events import Gradient, Overdue, StepBegins
 from thinwire.engine.piecemeal import NOT_PIECEMEAL, Piecemeal
 from thinwire.engine.schedules.base import Schedule
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from thinwire.core.comm import Comm
+    from thinwire.engine.agreement import Agreed
     from thinwire.engine.filling import Place
     from thinwire.engine.loop import Loop
     from thinwire.engine.round import Round
@@ -45,7 +47,8 @@ class Forward(Schedule):
         loop.filling.looks = loop.skipping.policy != "keep"
         self._launched: list[Round] = []
         self._open: dict[int, Round] = {}
-        self._word: Awaitable[bool] | None = None  # whether some gradient is not finite on some rank
+        self._ended: dict[Round, Agreed] = {}  # those of them that have been waited for
+        self._word: Awaitable[int] | None = None  # what agreements say of all gradients: large, or not finite
         self._step: Piecemeal | None = None
         self._number = 0  # of the step
         self._hidden: list[Tensor] = []  # parameters whose gradients are under way
@@ -113,17 +116,27 @@ class Forward(Schedule):
         if not wanted:
             return
         if self._word is not None:
-            broken = await self._word
+            level = await self._word
             self._word = None
-            if broken:
+            if level > LARGE or (level == LARGE and await self._overflows()):
                 await self._leave_out()
                 return
         for bucket in wanted:
             await self._take(self._open.pop(bucket))
 
+    async def _overflows(self) -> bool:
+        """Whether a result is not finite, where numbers are so large that it may be: all are waited for."""
+        return any([(await self._wait(going)).broken for going in self._open.values()])
+
+    async def _wait(self, going: Round) -> Agreed:
+        """What is known of a round when it has ended, however often it is asked for."""
+        if going not in self._ended:
+            self._ended[going] = await self.loop.runner.wait(going)
+        return self._ended[going]
+
     async def _take(self, going: Round) -> None:
         loop = self.loop
-        agreed = await loop.runner.wait(going)
+        agreed = await self._wait(going)
         loop.runner.check([going])
         loop.filling.deliver(going.bucket, going.x, agreed)
         loop.skipping.broken = False
@@ -145,7 +158,7 @@ class Forward(Schedule):
         await self.catch_up()
         if not self._launched:  # inside `no_sync` a step is this rank's own; after `settle` it has its gradients
             return
-        self._open = {going.bucket.index: going for going in self._launched}
+        self._open, self._ended = {going.bucket.index: going for going in self._launched}, {}
         self._launched, self._number = [], loop.runner.round
         self._step = Piecemeal(loop.optimizer)
         self._dropped = {id(p) for p in self._hidden if p.grad is None}
@@ -161,12 +174,12 @@ class Forward(Schedule):
         skipping = self.loop.skipping
         rounds, self._open = [*self._open.values()], {}
         for going in rounds:
-            await self.loop.runner.wait(going)
+            await self._wait(going)
         if skipping.policy == "raise":
             raise FloatingPointError(f"the gradients of step {self._number} are not finite")
         skipping.skipped += 1
 
-    async def _drop(self, word: Awaitable[bool] | None = None) -> None:
+    async def _drop(self, word: Awaitable[int] | None = None) -> None:
         """Wait for rounds whose results nobody wants; what their memories hold is that of a round like any other."""
         if word is not None:
             await word
@@ -183,14 +196,14 @@ class Forward(Schedule):
                 "module that waits for it was called; write Overlap(into_forward=None)"
             )
 
-    def _ask(self) -> Awaitable[bool] | None:
+    def _ask(self) -> Awaitable[int] | None:
         """Ask all ranks whether everything is finite, without waiting for the answer."""
         if self.loop.skipping.policy == "keep":
             return None
         flags = self.loop.filling.flags
 
-        async def ask(comm: Comm) -> bool:
-            sound = all(flag() for flag in flags)
-            return bool((await comm.all_reduce(torch.tensor(not sound, dtype=torch.uint8), op="max")).item())
+        async def ask(comm: Comm) -> int:
+            level = max((flag() for flag in flags), default=0)
+            return int((await comm.all_reduce(torch.tensor(level, dtype=torch.uint8), op="max")).item())
 
         return self.loop.transport.launch(ask, aside=True)

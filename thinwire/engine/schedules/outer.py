@@ -308,8 +308,7 @@ class Outer(Schedule):
         for going in rounds:
             agreed = await runner.wait(going)
             if not agreed.finite:
-                who = agreed.broken - 1
-                raise FloatingPointError(f"the model of rank {who} is not finite in round {going.number}")
+                raise FloatingPointError(f"{agreed.what} is not finite in round {going.number}")
         runner.check(rounds)
 
     def _merge(self, bucket: Bucket, members: list[Trained], before: Tensor) -> None:

@@ -32,17 +32,19 @@ void noise(const Noise& key, int64_t n, uint32_t* out, int threads) {
     parallel_for(tiles_of(n), GRAIN / TILE, threads, noise_range, &j);
 }
 
+constexpr int32_t WILD = (127 + 96) << 23;  // the bits of 2^96
+
 // Elements of tiles t0 .. t1 - 1 of n: `wide` writes V of them from a place on and returns their bits, `one` a single
-// element; returns whether one of them is not finite.
+// element; returns whether one of them is not tame: 2^96 or more in magnitude, or not finite.
 template <class Wide, class One>
-inline bool any_broken(int64_t t0, int64_t t1, int64_t n, Wide wide, One one) {
+inline bool any_wild(int64_t t0, int64_t t1, int64_t n, Wide wide, One one) {
     const int64_t stop = t1 * TILE < n ? t1 * TILE : n;
     int64_t i = t0 * TILE;
-    i32v broken{};
-    for (; i + V <= stop; i += V) broken |= (wide(i) & 0x7F800000) == 0x7F800000;
+    i32v wild{};
+    for (; i + V <= stop; i += V) wild |= (wide(i) & 0x7FFFFFFF) >= WILD;
     int any = 0;
-    for (int k = 0; k < V; ++k) any |= broken[k];
-    for (; i < stop; ++i) any |= (one(i) & 0x7F800000) == 0x7F800000;
+    for (int k = 0; k < V; ++k) any |= wild[k];
+    for (; i < stop; ++i) any |= (one(i) & 0x7FFFFFFF) >= WILD;
     return any;
 }
 
@@ -50,7 +52,7 @@ struct CopyJob {
     const float* x;
     float* out;
     int64_t n;
-    int broken;
+    int wild;
 };
 
 void copy_range(void* ctx, int64_t t0, int64_t t1) {
@@ -66,14 +68,14 @@ void copy_range(void* ctx, int64_t t0, int64_t t1) {
         memcpy(j.out + i, &bits, 4);
         return bits;
     };
-    if (any_broken(t0, t1, j.n, wide, one)) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+    if (any_wild(t0, t1, j.n, wide, one)) __atomic_store_n(&j.wild, 1, __ATOMIC_RELAXED);
 }
 
-// Copies, and returns whether every element is finite.
+// Copies, and returns whether every element is below 2^96 in magnitude.
 bool copy(const float* x, int64_t n, float* out, int threads) {
     CopyJob j{x, out, n, 0};
     if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, copy_range, &j);
-    return !j.broken;
+    return !j.wild;
 }
 
 struct DifferenceJob {
@@ -82,7 +84,7 @@ struct DifferenceJob {
     float* out;
     float* again;
     int64_t n;
-    int broken;
+    int wild;
 };
 
 template <bool AGAIN>
@@ -102,14 +104,14 @@ void difference_range(void* ctx, int64_t t0, int64_t t1) {
         memcpy(&bits, &d, 4);
         return bits;
     };
-    if (any_broken(t0, t1, j.n, wide, one)) __atomic_store_n(&j.broken, 1, __ATOMIC_RELAXED);
+    if (any_wild(t0, t1, j.n, wide, one)) __atomic_store_n(&j.wild, 1, __ATOMIC_RELAXED);
 }
 
-// Writes a - b to out, and to `again` unless that is null; returns whether every element of it is finite.
+// Writes a - b to out, and to `again` unless that is null; returns whether every element of it is below 2^96.
 bool difference(const float* a, const float* b, int64_t n, float* out, float* again, int threads) {
     DifferenceJob j{a, b, out, again, n, 0};
     if (n) parallel_for(tiles_of(n), GRAIN / TILE, threads, again ? difference_range<true> : difference_range<false>, &j);
-    return !j.broken;
+    return !j.wild;
 }
 
 void pack(const uint8_t* codes, int64_t n, int width, uint8_t* out) {
