@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from thinwire.sim.costs import Costs
     from thinwire.sim.load import Load
 
+START = Reduce(16)  # whether all ranks set out from one model, before the first round of an outer loop
 AVERAGE = Reduce(4)  # the mean loss, which a period may follow
 AGREEMENT = 17  # bytes: whether all is finite, and the learning rate twice; one more for each tensor
 

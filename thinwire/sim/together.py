@@ -18,7 +18,7 @@ import numpy as np
 from thinwire.comm.stragglers import Constant
 from thinwire.core.outline import Gather, Reduce, Scatter
 from thinwire.sim.crowd import COLLECTIVES, Crowd
-from thinwire.sim.script import AVERAGE, Piece
+from thinwire.sim.script import AVERAGE, START, Piece
 from thinwire.sim.turns import Calendar
 from thinwire.sim.wires import Wires
 
@@ -66,6 +66,7 @@ class Together:
         self.now = np.zeros(n)
         of = method.sync.of
         self._calendar = Calendar(cast("Delta", of), method.sync.every) if of.outer_loop else None
+        self._begun = False  # the first round of an outer loop
         self._buckets = [
             [at for at, piece in enumerate(script.pieces) if piece.bucket == bucket]
             for bucket in range(len(script.launches))
@@ -138,15 +139,24 @@ class Together:
                 self._exchange(range(len(self.script.pieces)))
             return
         due = self._calendar.due(number + 1)
-        if due and cast("Delta", sync.of).period.hears_loss:
+        if due:
+            self._begin()
+        if due and not self.crowd.waits and cast("Delta", sync.of).period.hears_loss:
             self.now = self._wait([Piece(-1, -1, (AVERAGE,))], [0], {0: self.now}, self.now)
             if self.crowd.waits:
                 return
-        self._exchange([at for fragment in due for at in self.script.of(fragment)])
+        if not self.crowd.waits:
+            self._exchange([at for fragment in due for at in self.script.of(fragment)])
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.now = self._wait([Piece(-1, -1, (START,))], [0], {0: self.now}, self.now)
 
     def _end(self) -> None:
         """A period that waited for the end of training has its round."""
         if self._calendar is not None and cast("Delta", self.method.sync.of).period.at_end:
+            self._begin()
             self._exchange(range(len(self.script.pieces)))
 
     def _exchange(self, places: Sequence[int]) -> None:

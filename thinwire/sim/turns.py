@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 from thinwire.engine.stats import SAMPLE_EVERY
-from thinwire.sim.script import AVERAGE, Piece
+from thinwire.sim.script import AVERAGE, START, Piece
 from thinwire.sync.outer import Seen
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class Ways:
         self._player = player
         self._of = of = cast("Delta", method.sync.of)
         self._calendar = Calendar(of, method.sync.every)
+        self._begun = method.exchange.scope == "neighbours"  # models of neighbours differ, and are not compared
         self._used: dict[int, tuple[int, Open]] = {}  # by fragment: the step in which it is used, and its pieces
 
     async def step(self, number: int, factor: float) -> None:
@@ -144,6 +145,7 @@ class Ways:
             if step <= now or fragment in due:
                 await self._use(fragment, number)
         if due:
+            await self._begin()
             if of.period.hears_loss:
                 await player.alone(Piece(-1, -1, (AVERAGE,)))
             for fragment in due:
@@ -157,10 +159,16 @@ class Ways:
         for fragment in sorted(self._used):
             await self._use(fragment, -1)
         if self._of.period.at_end:
+            await self._begin()
             for fragment in range(self._of.fragments):
                 self._launch(fragment, 0)
             for fragment in range(self._of.fragments):
                 await self._use(fragment, -1)
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await self._player.alone(Piece(-1, -1, (START,)))
 
     def _launch(self, fragment: int, now: int) -> None:
         player = self._player
