@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from fsdp_cases import apart, batch, full, grid, line, net, sgd, shard, step
 from nets import loss
@@ -32,16 +33,16 @@ def loaded() -> dict[str, float]:
             live.copy_(value)
         set_out = wire.anchor()
         shards = {name: p.to_local().clone() for name, p in twin.named_parameters()}  # type: ignore[attr-defined]
-        step(model, one, 0)
-        step(twin, other, 0)
-        alone = apart(model, twin)
-        step(model, one, 1)
-        step(twin, other, 1)
+        alone = []
+        for number in range(2):
+            step(model, one, number)
+            step(twin, other, number)
+            alone.append(apart(model, twin))
     mean = full(twin)
     dist.all_reduce(mean)
     return {
         "anchor": max(float((set_out[name] - value).abs().max()) for name, value in shards.items()),
-        "local step": alone,
+        "local step": alone[0],
         "mean": float((full(model) - mean / 4).abs().max()),
     }
 
@@ -98,5 +99,21 @@ def in_chunks() -> dict[str, float]:
     return {"apart": apart(model, twin), "elements": sent[-1] / total}
 
 
-def titan() -> dict[str, dict[str, float]]:
-    return {"loaded": loaded(), "summed": summed(), "in chunks": in_chunks()}
+def overflown() -> dict[str, Any]:
+    """Sums in fp16 overflow, and no shard steps; then all do."""
+    mesh = grid()
+    model = shard(net(), mesh["shard"])
+    optimizer = sgd(model)
+    with tw.fsdp(model, optimizer, tw.methods.fp16(), replicas=mesh["replicate"], min_size=0) as wire:
+        before = full(model)
+        x, y = batch(0)
+        ((model(x) - y).square().mean() * 1e10).backward()
+        finite = all(bool(p.grad.to_local().isfinite().all()) for p in model.parameters())  # type: ignore[union-attr]
+        optimizer.step()
+        same, skipped = torch.equal(before, full(model)), wire.stats()["steps_skipped"]
+        step(model, optimizer, 1)
+    return {"finite": finite, "same": same, "skipped": skipped, "goes on": not torch.equal(before, full(model))}
+
+
+def titan() -> dict[str, dict[str, Any]]:
+    return {"loaded": loaded(), "summed": summed(), "in chunks": in_chunks(), "overflown": overflown()}

@@ -141,6 +141,7 @@ def test_sums_over_replicas_and_passes_that_send_their_own_part(ranks: list[dict
         found = one["titan"]
         assert found["summed"]["apart"] < NEAR
         assert found["summed"]["warnings"] == 1  # without reduce="sum", and not with it
+        assert found["overflown"] == {"finite": False, "same": True, "skipped": 1, "goes on": True}
         assert found["in chunks"]["apart"] < NEAR
         assert found["in chunks"]["elements"] == 1  # of the model, in a step of two passes
 

@@ -298,7 +298,7 @@ class Filling:
 def _look(bucket: Bucket, limit: float) -> Callable[[], int]:
     """What agreements say of the numbers that were filled in, for a thread to ask later; a GPU answers then."""
     heavy = any(chunk.heavy for chunk in bucket.chunks)
-    if bucket.tame and limit >= TAME:
+    if (bucket.tame and limit >= TAME) or not bucket.flat.numel():
         return lambda: level(0.0, limit, heavy=heavy)
     if not bucket.flat.is_cuda:
         top = largest(bucket.flat)
