@@ -298,3 +298,29 @@ def test_several_optimizers() -> None:
         assert "2.weight, 2.bias: trainable, and not in SGD" in told
         assert rounds == [10, 2]
         assert equal
+
+
+def uneven() -> list[bool]:
+    """Loaders that give rank 0 a batch more, in two epochs; under DDP's hook and in DDP's place."""
+    prepare()
+    equal = []
+    for name in ("int4", "diloco:every=2"):
+        run = Run(tw.method(name))
+        assert run.wire is not None
+        x = torch.randn(8 * 7, 16, generator=torch.Generator().manual_seed(1))
+        rows = range(8 * 4) if dist.get_rank() == 0 else range(8 * 4, 8 * 7)
+        mine = TensorDataset(x[rows.start : rows.stop], x[rows.start : rows.stop, :4].sin())
+        loader: DataLoader[Any] = DataLoader(mine, batch_size=8)
+        for _ in range(2):
+            with run.wire.join():
+                for inputs, targets in loader:
+                    run.accelerator.backward((run.model(inputs) - targets).square().mean())
+                    run.optimizer.step()
+                    run.optimizer.zero_grad()
+        equal.append(equal_everywhere(torch.cat([p.detach().flatten() for p in run.model.parameters()])))
+        run.wire.detach()
+    return equal
+
+
+def test_ranks_may_have_different_numbers_of_batches() -> None:
+    assert on_ranks(uneven, 2) == [[True, True], [True, True]]

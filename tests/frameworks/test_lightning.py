@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightnings import EPOCHS, keeping, learner, loader, observer, prepare, thinwire, trainer
-from nets import equal_everywhere, flat, same
+from nets import equal_everywhere, flat, said, same
 from ranks import on_ranks
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -95,3 +95,16 @@ def beside_a_plain_loop(folder: str) -> list[float]:
 @pytest.mark.timeout(600)
 def test_lightning_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
     assert on_ranks(beside_a_plain_loop, 2, str(tmp_path), timeout=500.0) == [[0.0, 0.0]] * 2
+
+
+def uneven(folder: str) -> str:
+    """Rank 0 has batches more than rank 1: what is said before the first one."""
+    prepare()
+    mine = torch.utils.data.Subset(loader().dataset, range(8 * (4 if dist.get_rank() else 7)))
+    fitted = trainer(folder, thinwire(tw.method("int4")), use_distributed_sampler=False)
+    return said(lambda: fitted.fit(learner(), DataLoader(mine, batch_size=8)))
+
+
+def test_uneven_epochs_are_refused_before_the_first_batch(tmp_path: Path) -> None:
+    for words in on_ranks(uneven, 2, str(tmp_path)):
+        assert words.startswith("ValueError: ranks have 7, 4 batches in an epoch, and Lightning itself"), words

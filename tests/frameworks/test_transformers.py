@@ -244,3 +244,18 @@ def alone(folder: str) -> list[str]:
 def test_one_process_trains_without_thinwire_and_says_so(tmp_path: Path) -> None:
     heard = on_ranks(alone, 1, str(tmp_path))[0]
     assert heard == ["Trainer runs one process, so that Thinwire has nothing to exchange"]
+
+
+def uneven(folder: str) -> str:
+    """Epochs in which rank 1 has fewer batches: what is said when training begins."""
+    prepare()
+    rows = torch.utils.data.Subset(Rows(), range(4 * 5))  # five batches for two ranks
+    more = {"max_steps": -1, "num_train_epochs": 1, "accelerator_config": {"even_batches": False}}
+    made = trainer(folder, learner(), thinwire(tw.method("int4")), **more)
+    made.train_dataset = rows
+    return said(made.train)
+
+
+def test_uneven_epochs_are_refused_when_training_begins(tmp_path: Path) -> None:
+    for words in on_ranks(uneven, 2, str(tmp_path)):
+        assert words.startswith("ValueError: ranks have 3, 2 batches in an epoch"), words

@@ -22,3 +22,13 @@ def agreed(work: Callable[[], T]) -> T:
         rank = next(rank for rank, text in enumerate(said) if text)
         raise ValueError(wrong or f"rank {rank}: {said[rank]}")
     return cast("T", result)
+
+
+def check_even(batches: float, framework: str, write: str) -> None:
+    """Refuse epochs in which ranks have different numbers of batches, where a framework meets in every batch."""
+    counts = gathered(batches)
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"ranks have {', '.join(f'{count:g}' for count in counts)} batches in an epoch, and {framework} itself "
+            f"waits for all ranks in every batch; write {write}, or a loop of your own in `with wire.join():`"
+        )

@@ -30,7 +30,7 @@ from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.wire import Wire
-from thinwire.integrations._agree import agreed
+from thinwire.integrations._agree import agreed, check_even
 from thinwire.integrations._require import require
 from thinwire.integrations._under_ddp import check_carried, mean_of_models
 
@@ -128,8 +128,15 @@ class Thinwire(Callback):
             self._wire = wire
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Load what this rank wrote beside the checkpoint, when everything else has been restored."""
-        if self._wire is None or not trainer.ckpt_path:
+        """Load what this rank wrote beside the checkpoint, when everything else has been restored.
+
+        Uneven epochs are refused before the first batch: Lightning broadcasts in each whether somebody is to stop.
+        """
+        if self._wire is None:
+            return
+        write = "Trainer(limit_train_batches=...) with a number that every rank has"
+        check_even(float(trainer.num_training_batches), "Lightning", write)
+        if not trainer.ckpt_path:
             return
         if not self._found:
             log.warning("%s was saved without thinwire; memories start anew", trainer.ckpt_path)

@@ -15,7 +15,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -27,6 +27,7 @@ from thinwire.engine.misuse import check_method_type, tuple_of
 from thinwire.engine.settings import Settings
 from thinwire.engine.skipping import OnNonfinite, check_policy
 from thinwire.engine.wire import Wire
+from thinwire.integrations._agree import check_even
 from thinwire.integrations._rank_files import RankFiles
 from thinwire.integrations._require import require
 from thinwire.integrations._under_ddp import bare, check_carried, mean_of_models, uncompiled, wire_under
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 log = logging.getLogger("thinwire")
+EVEN = 'TrainingArguments(accelerator_config={"even_batches": True}) or TrainingArguments(max_steps=...)'
 
 
 @final
@@ -92,6 +94,9 @@ class Thinwire(TrainerCallback):
             warnings.warn("Trainer runs one process, so that Thinwire has nothing to exchange", stacklevel=2)
             return
         trainer = running.trainer
+        if args.max_steps <= 0:
+            loader = kwargs.get("train_dataloader")
+            check_even(len(loader) if isinstance(loader, Sized) else 0, "Trainer", EVEN)
         ddp, optimizer = _wrapped(trainer.model_wrapped), bare(kwargs["optimizer"])
         hook_of = "Trainer(..., callbacks=[Thinwire(method)]) and no comm_hook"
         wire = wire_under(ddp, optimizer, self.method, self._settings, hook_of=hook_of)
