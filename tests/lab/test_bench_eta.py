@@ -47,11 +47,11 @@ def test_the_eta_of_a_row_is_that_of_its_steps() -> None:
 
 def test_summary() -> None:
     head: Row = {"graph": "ring", "ranks": "differ", "method": "choco-sgd", "compressor": "identity"}
-    errors = [(None, 0.7, 0.3), (0.1, 0.1, 0.4), (0.5, 0.5, 0.2), (1.0, None, None)]
-    rows = [head | {"given": given, "eta": eta, "error": error} for given, eta, error in errors]
-    assert summary(rows) == [
-        head | {"eta": 0.7, "error": 0.3, "best_eta": 0.5, "best_error": 0.2, "times": pytest.approx(1.5)}
-    ]
+    errors = [(None, 0.7, 0.3, 0.9), (0.1, 0.1, 0.4, 0.6), (0.5, 0.5, 0.2, 0.8), (1.0, None, None, None)]
+    rows = [head | dict(zip(("given", "eta", "error", "error_ranks"), row, strict=True)) for row in errors]
+    mean = {"error": 0.3, "best_eta": 0.5, "best_error": 0.2, "times": pytest.approx(1.5)}
+    own = {"error_ranks": 0.9, "best_eta_ranks": 0.1, "best_error_ranks": 0.6, "times_ranks": pytest.approx(1.5)}
+    assert summary(rows) == [head | {"eta": 0.7} | mean | own]
 
 
 def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

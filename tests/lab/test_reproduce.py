@@ -248,11 +248,12 @@ def test_recorded_rows_are_whole() -> None:
 
 
 def test_recorded_eta_is_near_the_best_of_the_grid() -> None:
-    """On quadratics: within 1.5 times, in every cell."""
+    """On quadratics, within 1.5 times: by the mean model, and CHOCO-SGD's by the ranks' own models as well."""
     cells = bench_eta.summary(read(DATA.with_name("eta.csv")))
     assert len(cells) == 2 * 2 * 2 * 6
     for cell in cells:
         assert cell["times"] < 1.5, cell
+        assert cell["times_ranks"] < 1.5 or cell["method"] == "deepsqueeze", cell
 
 
 def test_float32_mixes_by_one() -> None:

@@ -19,10 +19,11 @@ ETA = {
     "method": "",
     "compressor": "",
     "eta": ".2f",
-    "error": ".4f",
-    "best_eta": ".2f",
-    "best_error": ".4f",
-    "times": ".2f",
+    **{
+        f"{name}{judge}": digits
+        for judge in bench_eta.JUDGES
+        for name, digits in (("error", ".4f"), ("best_eta", ".2f"), ("best_error", ".4f"), ("times", ".2f"))
+    },
 }
 ACCURACY = {
     "method": "",
@@ -48,7 +49,8 @@ def eta(
     rows = collect(bench_eta.rows(lr, steps), "gossiping")
     keep(save, rows)
     title = (
-        "error: distance of the mean model to the optimum over its length; times: that of the best eta of the grid."
+        "error: distance of the mean model to the optimum over its length; error_ranks: that of the ranks' own "
+        "models; times: of the best eta of the grid."
     )
     show(bench_eta.summary(rows), as_json=as_json, title=title, columns=ETA)
 

@@ -22,6 +22,10 @@ ratio = |local step| / |x| DeepSqueeze takes the stable eta, and at most
 
 Nets in training have ratios below LONG; convex problems with long steps stand more.
 
+This serves the mean of the models. Each rank's own model is farther from the optimum than with a smaller eta, since
+mixing scatters more into it than it takes away: `thinwire bench eta` judges both. No ratio tells which eta is best
+for both, since it does not say whether ranks go in directions of their own.
+
 Models are not Gaussian: where a message scatters more than that of a Gaussian does, or more is held back, what is
 measured counts.
 """

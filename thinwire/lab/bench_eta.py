@@ -21,8 +21,10 @@ from thinwire.lab.swarm import Swarm
 
 GRAPHS = {"ring": 8, "torus": 16}
 METHODS = ("deepsqueeze", "choco-sgd")
-SIX = ("qsgd:bits=3", "qsgd:bits=4", "scaled-sign", "topk:ratio=0.2", "topk:ratio=0.1", "int:bits=4,block=32")
-ETAS = (None, 0.1, 0.3, 0.5, 0.8, 1.0)
+COMPRESSORS = ("qsgd:bits=4", "scaled-sign", "one-bit", "topk:ratio=0.2", "topk:ratio=0.1", "int:bits=4,block=32")
+ETAS = (None, 0.05, 0.1, 0.3, 0.5, 1.0)
+JUDGES = {"": "the mean model", "_ranks": "the ranks' own models, root mean square"}
+"""What is judged, by the end of the names of its figures."""
 SIZE = 64
 LOST = 1e6  # of one weight
 
@@ -52,7 +54,7 @@ def rows(lr: float, steps: int) -> Iterator[Row]:
     for graph, n in GRAPHS.items():
         for ranks in ("differ", "alike"):
             for method in METHODS:
-                for c in SIX:
+                for c in COMPRESSORS:
                     for eta in ETAS:
                         given = "" if eta is None else f",eta={eta}"
                         mix = tw.method(f"{method}:compressor=({c}),topology={graph}{given}").exchange
@@ -83,7 +85,8 @@ def run(mix: Mix, n: int, differ: bool, lr: float, steps: int) -> Row:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """One row for each cell: the library's eta and error, the best of the grid, and the ratio of the errors."""
+    """One row for each cell: the library's eta, and for the mean model and for the ranks' own models its error, the
+    best of the grid, and the ratio of the errors."""
     cells: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row[name] for name in ("graph", "ranks", "method", "compressor")), []).append(row)
@@ -92,7 +95,11 @@ def summary(rows: list[Row]) -> list[Row]:
 
 def _cell(rows: list[Row]) -> Row:
     own = next(row for row in rows if row["given"] is None)
-    best = min((row for row in rows if row["given"] and row["error"]), key=lambda row: row["error"])
-    head = {name: own[name] for name in ("graph", "ranks", "method", "compressor", "eta", "error")}
-    times = own["error"] / best["error"] if own["error"] else None
-    return {**head, "best_eta": best["given"], "best_error": best["error"], "times": times}
+    cell = {name: own[name] for name in ("graph", "ranks", "method", "compressor", "eta")}
+    for judge in JUDGES:
+        error = f"error{judge}"
+        best = min((row for row in rows if row["given"] and row[error]), key=lambda row: row[error])
+        times = own[error] / best[error] if own[error] else None
+        cell |= {error: own[error], f"best_eta{judge}": best["given"]}
+        cell |= {f"best_error{judge}": best[error], f"times{judge}": times}
+    return cell

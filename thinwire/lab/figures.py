@@ -311,17 +311,20 @@ def rate(data: Path) -> str:
 
 
 def eta(data: Path) -> str:
-    """The library's eta beside the best of a grid, on quadratics: a column per method and graph."""
+    """The library's eta beside the best of a grid, on quadratics: a table per judge, a column per graph."""
     rows = read(data / "eta.csv")
     cells = {(r["graph"], r["ranks"], r["method"], r["compressor"]): r for r in bench_eta.summary(rows)}
-    body = []
-    for c in bench_eta.SIX:
-        for ranks in ("differ", "alike"):
-            some = [cells[graph, ranks, m, c] for m in bench_eta.METHODS for graph in bench_eta.GRAPHS]
-            told = [f"{r['eta']:.2f}, best {r['best_eta']:g}: {r['times']:.2f}" for r in some]
-            body.append([f"`{c}`", ranks, *told])
     head = [f"`{m}`, {graph} of {n}" for m in bench_eta.METHODS for graph, n in bench_eta.GRAPHS.items()]
-    return table(["compressor", "ranks", *head], body, left=2) + where(rows[0], "thinwire bench eta")
+    tables = []
+    for judge, what in bench_eta.JUDGES.items():
+        body = []
+        for c in bench_eta.COMPRESSORS:
+            for ranks in ("differ", "alike"):
+                some = [cells[graph, ranks, m, c] for m in bench_eta.METHODS for graph in bench_eta.GRAPHS]
+                told = [f"{r['eta']:.2f}, best {r[f'best_eta{judge}']:g}: {r[f'times{judge}']:.2f}" for r in some]
+                body.append([f"`{c}`", ranks, *told])
+        tables.append(f"By {what}:\n\n" + table(["compressor", "ranks", *head], body, left=2))
+    return "\n".join(tables) + where(rows[0], "thinwire bench eta")
 
 
 def paper(name: str, section: str, data: Path) -> str:

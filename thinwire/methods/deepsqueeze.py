@@ -9,7 +9,8 @@ Keeps one residual per rank and nothing of its neighbours.
 
 Models mix as with W_eff = (1 - eta) I + eta W. Their mean is that of plain SGD, whatever C is. C must be a
 contraction: an unbiased one that loses much is divided by 1 + omega. Without `eta` it is chosen from C, the graph,
-the length of the local step and what messages scatter (thinwire/exchange/eta.py). Momentum is the optimizer's, and
+the length of the local step and what messages scatter (thinwire/exchange/eta.py), for the sake of the mean model
+(`wire.consensus()`): where ranks' own models count, a smaller one is better. Momentum is the optimizer's, and
 each rank's own.
 
 Reference: Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu, "DeepSqueeze: decentralization meets error-compensated
