@@ -35,6 +35,9 @@ AT_THE_OPTIMUM = {
 }  # fmt: skip
 """Methods that find the optimum of the mean of losses that differ, with a constant learning rate."""
 NO_FIXED_POINT = {
+    "deepsqueeze": "models are sent, and what is lost of them does not fade",
+    "demo": "steps have one length",
+    "ecd-psgd": "what is sent grows with the steps, and so does what is lost of it",
     "signsgd": "steps have one length",
     "majority-vote": "steps have one length",
     "signum": "steps have one length",
@@ -43,6 +46,7 @@ NO_FIXED_POINT = {
 SETTINGS = {
     "ad-psgd": "ad-psgd:topology=star",
     "async-diloco": "async-diloco:every=10",
+    "dgc": "dgc:ratio=0.5",
     "diloco": "diloco:every=10",
     "muloco": "muloco:every=10",
     "qsparse-local-sgd": "qsparse-local-sgd:ratio=0.5",

@@ -324,7 +324,7 @@ def eta(data: Path) -> str:
                 told = [f"{r['eta']:.2f}, best {r[f'best_eta{judge}']:g}: {r[f'times{judge}']:.2f}" for r in some]
                 body.append([f"`{c}`", ranks, *told])
         tables.append(f"By {what}:\n\n" + table(["compressor", "ranks", *head], body, left=2))
-    return "\n".join(tables) + where(rows[0], "thinwire bench eta")
+    return "\n\n".join(tables) + where(rows[0], "thinwire bench eta")
 
 
 def paper(name: str, section: str, data: Path) -> str:

@@ -49,7 +49,8 @@ def deepsqueeze(
 
         compressor   C: an id such as "topk:ratio=0.1", or a Compressor of thinwire.compressors
         topology     W, the graph: an id such as "torus:rows=4", or a Topology of thinwire.topology
-        eta          the step towards the neighbours, 0 to 1; None takes it from C and W
+        eta          the step towards the neighbours, 0 to 1; None takes it from C and W, for the mean of the models;
+                     where ranks' own models count, 0.05 or so keeps them nearer to the optimum
         every        optimizer steps from one exchange to the next
 
     >>> deepsqueeze(compressor="topk:ratio=0.1", eta=0.2).id
