@@ -85,3 +85,13 @@ def test_ranks_are_named_as_in_the_whole_world() -> None:
     names = Names((1, 3, 5), 6)
     error = names.error([0, 2], "have stopped answering")
     assert (str(error), error.ranks) == ("ranks 1, 5 of 6 have stopped answering", (1, 5))
+
+
+def test_a_rank_that_left_because_it_missed_another_is_not_named(three: list[Watch]) -> None:
+    """As in attach, where the first that gives up leaves at once."""
+    three[1].explain(PeerError("rank 2 of 3 has stopped answering while ranks meet", (2,)))
+    left(three[1], 0, "it failed in attach")
+    three[0].look_out(9)
+    assert three[0].alarmed.wait(5)
+    assert three[0].verdict().ranks == (2,)
+    three[0].stop()

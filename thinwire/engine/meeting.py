@@ -62,7 +62,8 @@ class Meeting:
             if waited > self._timeout:
                 absent = tuple(watch.names(rank) for rank in missing)
                 who = ", ".join(map(str, absent))
-                raise PeerError(f"of {watch.size} ranks, these did not come within {waited:.0f} s: {who}", absent)
+                error = PeerError(f"of {watch.size} ranks, these did not come within {waited:.0f} s: {who}", absent)
+                raise watch.explain(error)  # or the others would only see that this rank leaves
             self._check_alive()
             time.sleep(SOON if waited < 1 else LATER)
         if self._barrier is not None:
@@ -120,7 +121,7 @@ class Meeting:
             if not beat or rank not in self._beats or self._beats[rank][0] != beat:
                 self._beats[rank] = beat, self._awake
             elif self._awake - self._beats[rank][1] > DEAD:
-                raise watch.names.error([rank], "has stopped answering while ranks meet")
+                raise watch.explain(watch.names.error([rank], "has stopped answering while ranks meet"))
 
 
 def _start(work: Callable[[], T]) -> Future[T]:

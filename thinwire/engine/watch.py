@@ -167,8 +167,9 @@ class Watch:
     def look_out(self, work: int) -> None:
         """Raise PeerError if the piece of work number `work` cannot end because a rank left before it."""
         try:
-            if not self.ask(lambda store: store.check(["leavers"])):
-                return
+            left_any, alarm = self.ask(lambda store: (store.check(["leavers"]), store.check(["alarm"])))
+            if alarm or not left_any:
+                return  # who leaves after an alarm leaves because of it, and `verdict` says who is missing
             left = self._left(rank for rank in range(self.size) if rank != self.rank)
         except StoreError:
             return  # whether that matters is found when an edge breaks or times out
