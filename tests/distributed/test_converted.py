@@ -36,7 +36,9 @@ def converted(name: str, steps: list[int]) -> None:
 
 def by_every_method() -> list[tuple[str, int]]:
     """What each raises, and after how many steps."""
-    return [(said(partial(converted, name, steps := [])), len(steps)) for name in NAMES]
+    counts: list[list[int]] = [[] for _ in NAMES]
+    told = [said(partial(converted, name, steps)) for name, steps in zip(NAMES, counts, strict=True)]
+    return list(zip(told, map(len, counts), strict=True))
 
 
 def test_a_model_converted_on_one_rank_is_noticed_on_all_in_the_next_step() -> None:

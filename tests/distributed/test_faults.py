@@ -112,3 +112,32 @@ def test_one_that_hangs_is_dropped_after_the_time_out() -> None:
         if rank != VICTIM:
             assert VICTIM in heard(end)[4]  # type: ignore[operator]
             assert float(str(heard(end)[1])) < 0.75 * float(str(heard(end)[0]))
+
+
+def killed_in_a_group() -> None:
+    """Ranks 1 and 3 exchange with each other; first they differ, and then rank 3 dies."""
+    rank = dist.get_rank()
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    method, settings = tw.methods.qsgd(), {"process_group": groups[rank % 2], "min_size": 0}
+    differs = said(lambda: tw.attach(model, optimizer, method, seed=rank, **settings))
+    tw.attach(model, optimizer, method, **settings)
+    train(model, optimizer, range(3))
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        train(model, optimizer, range(3, 6))
+    except tw.PeerError as error:
+        raise SystemExit(json.dumps([differs, str(error), error.ranks])) from None
+    raise SystemExit(json.dumps([differs, "", []]))
+
+
+def test_ranks_of_a_group_have_the_numbers_of_the_whole_job() -> None:
+    """As with tw.fsdp, where those exchange that hold the same shards."""
+    ended = endings(killed_in_a_group, 4, grace=30.0)
+    differs, told, ranks = heard(ended[1])
+    assert differs == "ValueError: ranks differ in seed: rank 1 has 1; rank 3 has 3"
+    assert str(told).startswith("rank 3 of 4 has stopped answering"), told
+    assert ranks == [3]
+    assert heard(ended[0])[1:] == ["", []]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, final
@@ -54,12 +54,13 @@ class Agreed:
     trains: bool = True  # whether some rank still trains: in `Wire.join` a rank whose batches have ended does not
     lr: float = field(default=0.0, compare=False)  # the learning rate, up to the end of its fraction
 
-    @property
-    def what(self) -> str:
-        """What is not finite."""
+    def what(self, name: Callable[[int], int]) -> str:
+        """What is not finite; `name` is the number by which users know a rank."""
         if self.overflowed:
             return "the mean of the models"
-        return f"the model of rank {self.broken - 1}" if self.broken < LAST - LARGE else "the model of some rank"
+        return (
+            f"the model of rank {name(self.broken - 1)}" if self.broken < LAST - LARGE else "the model of some rank"
+        )
 
     @property
     def finite(self) -> bool:

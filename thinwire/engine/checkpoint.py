@@ -73,7 +73,7 @@ class Restored(NamedTuple):
 async def agree_on(runner: Runner, states: States, schedule: Schedule) -> None:
     """ValueError on all ranks if some have states of another run or time. Every rank calls it."""
     mine = {name: str(value) for name, value in _in_common(next(iter(states.values())), schedule).items()}
-    wrong = await runner.transport.launch(lambda comm: handshake(comm, mine))
+    wrong = await runner.transport.launch(lambda comm: handshake(comm, mine, runner.transport.name))
     if wrong:
         raise ValueError(f"the states come from different runs or times: {wrong}")
 
@@ -141,7 +141,9 @@ async def agreed(runner: Runner, work: Callable[[], T], any_shard: Callable[[boo
     if any_shard(bool(wrong)) and not wrong:
         wrong = "the state of another shard of this replica cannot be loaded; the rank that holds it says why"
     said = await runner.transport.launch(lambda comm: _tell(comm, wrong))
-    told = wrong or next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
+    told = wrong or next(
+        (f"rank {runner.transport.name(rank)}: {text}" for rank, text in enumerate(said) if text), ""
+    )
     if told:
         raise ValueError(told)
     return cast("T", result)

@@ -98,7 +98,7 @@ def fsdp(
         "inside": "nothing" if inside is None else inside.to_json(),
         "settings": settings,
     }
-    _check_alike(share.gather({name: str(value) for name, value in mine.items()}))
+    _check_alike(share.gather({name: str(value) for name, value in mine.items()}), ranks)
     wire = Wire(model, single, members, method, group, settings, partial(by_hooks, model), share=share)
     wire._hold(_Wired([one.parameter for one in members]))
     if inside is not None:
@@ -111,12 +111,14 @@ def fsdp(
     return wire
 
 
-def _check_alike(said: list[dict[str, str]]) -> None:
+def _check_alike(said: list[dict[str, str]], ranks: Sequence[int]) -> None:
     """Refuse shards that would wait for others which send nothing, or something else."""
     for name in said[0]:
         values = [one[name] for one in said]
         if len(set(values)) > 1:
-            raise ValueError(f"the ranks of a replica differ in {name}: {describe(values)}")
+            raise ValueError(
+                f"the ranks of a replica differ in {name}: {describe(values, sorted(ranks).__getitem__)}"
+            )
 
 
 @final

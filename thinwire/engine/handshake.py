@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from thinwire.core.comm import Comm
 
 Fields: TypeAlias = Mapping[str, "str | Mapping[str, str]"]
+Name: TypeAlias = Callable[[int], int]
 LENGTH = 200  # characters of a value that are shown
 
 
-async def handshake(comm: Comm, mine: Fields) -> str:
-    """Empty if all ranks have the same fields, else one sentence, which is the same on all ranks."""
+async def handshake(comm: Comm, mine: Fields, name: Name = int) -> str:
+    """Empty if all ranks have the same fields, else one sentence, which is the same on all ranks.
+
+    `name` is the number by which users know a rank.
+    """
     short = {field: value if isinstance(value, str) else _digest(value) for field, value in mine.items()}
     everybody = [json.loads(to_bytes(said)) for said in await comm.all_gather(to_tensor(json.dumps(short).encode()))]
     for field in dict.fromkeys(field for said in everybody for field in said):
@@ -32,8 +36,8 @@ async def handshake(comm: Comm, mine: Fields) -> str:
         if len(set(values)) > 1:
             parts = mine.get(field)
             if isinstance(parts, Mapping):
-                return f"{await handshake(comm, parts)}; make {field} alike on all ranks before this call"
-            return f"ranks differ in {field}: {describe(values)}"
+                return f"{await handshake(comm, parts, name)}; make {field} alike on all ranks before this call"
+            return f"ranks differ in {field}: {describe(values, name)}"
     return ""
 
 
@@ -47,13 +51,13 @@ async def in_common(comm: Comm, names: list[str]) -> list[str]:
     return sorted(set.intersection(*(set(json.loads(to_bytes(one))) for one in said)))
 
 
-async def differing(comm: Comm, mine: int) -> str:
+async def differing(comm: Comm, mine: int, name: Name = int) -> str:
     """Empty if all ranks give the same number of 63 bits, else which ranks have which."""
     most, least = (await comm.all_reduce(torch.tensor([mine, -mine]), "max")).tolist()
     if most == -least:
         return ""
     everybody = await comm.all_gather(to_tensor(mine.to_bytes(8, "little")))
-    return describe([to_bytes(said)[::-1].hex() for said in everybody])
+    return describe([to_bytes(said)[::-1].hex() for said in everybody], name)
 
 
 async def exchanged(comm: Comm, mine: str) -> list[str]:
@@ -61,7 +65,7 @@ async def exchanged(comm: Comm, mine: str) -> list[str]:
     return [to_bytes(word).decode() for word in await comm.all_gather(to_tensor(mine.encode()))]
 
 
-def describe(values: list[str]) -> str:
+def describe(values: list[str], name: Name = int) -> str:
     """Say who has what; long texts are shown from shortly before the place where they differ.
 
     >>> describe(["qsgd", "qsgd", "sgd", "qsgd"])
@@ -74,7 +78,7 @@ def describe(values: list[str]) -> str:
         start = max(0, start - 40)
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        holders.setdefault(value, []).append(rank)
+        holders.setdefault(value, []).append(name(rank))
     parts = []
     for value, ranks in holders.items():
         who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"

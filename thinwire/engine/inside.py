@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, final
 
@@ -132,7 +133,7 @@ class Inside:
         }
         for group in dict.fromkeys(unit.process_group for unit in found):
             driver = self._drivers.of(group)
-            wrong = driver.run(handshake(driver.comm, fields))
+            wrong = driver.run(handshake(driver.comm, fields, partial(dist.get_global_rank, group)))
             driver.traffic.bytes = driver.traffic.messages = 0
             if wrong:
                 raise ValueError(wrong)

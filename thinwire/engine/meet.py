@@ -69,7 +69,7 @@ def meet(
         "timeout": str(settings.timeout),
     }
     try:
-        differs = transport.call(lambda comm: handshake(comm, {**common, **fields}))
+        differs = transport.call(lambda comm: handshake(comm, {**common, **fields}, transport.name))
     except BaseException as error:
         transport.close(failed=True, why=f"it failed in attach: {error}")
         raise

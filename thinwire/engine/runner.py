@@ -66,6 +66,10 @@ class Runner:
         return self.transport.comm
 
     @property
+    def _name(self) -> int:
+        return self.transport.name(self.comm.rank)
+
+    @property
     def warm(self) -> bool:
         """Whether this round still travels uncompressed."""
         return self.round < self.method.sync.warmup
@@ -165,13 +169,13 @@ class Runner:
         agreed = going.agreed
         if not agreed.same_lr:
             raise ValueError(
-                f"learning rates differ between ranks in step {going.number}: rank {self.comm.rank} has {going.lr}; "
+                f"learning rates differ between ranks in step {going.number}: rank {self._name} has {going.lr}; "
                 "give every rank the same schedule, or replicas drift apart"
             )
         if not agreed.in_step:
             raise ValueError(
                 f"some ranks have called optimizer.step() since the last exchange and others have not (rank "
-                f"{self.comm.rank} has exchanged {going.since} times since its last step): replicas have drifted "
+                f"{self._name} has exchanged {going.since} times since its last step): replicas have drifted "
                 "apart. Let all ranks step or none, and write `with wire.no_sync():` around the backward pass of one "
                 "rank alone"
             )
@@ -180,7 +184,7 @@ class Runner:
         if agreed.large and agreed.worth_sending:
             agreed = self._looked_at(going)
         if going.before is not None and agreed.broken:
-            raise FloatingPointError(f"{agreed.what} is not finite in step {going.number}")
+            raise FloatingPointError(f"{agreed.what(self.transport.name)} is not finite in step {going.number}")
         if agreed.broken:
             going.x.fill_(math.nan)
         self.telemetry.arrived(going)

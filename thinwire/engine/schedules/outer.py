@@ -211,7 +211,7 @@ class Outer(Schedule):
         if self.loop.kept["launched"] or self._gossips:
             return
         digest = self.anchors.digest()
-        differ = await self.loop.transport.launch(lambda comm: differing(comm, digest))
+        differ = await self.loop.transport.launch(lambda comm: differing(comm, digest, self.loop.transport.name))
         if differ:
             raise ValueError(
                 f"ranks set out from different models ({differ}): what was written into the parameters after attach "
@@ -308,7 +308,9 @@ class Outer(Schedule):
         for going in rounds:
             agreed = await runner.wait(going)
             if not agreed.finite:
-                raise FloatingPointError(f"{agreed.what} is not finite in round {going.number}")
+                raise FloatingPointError(
+                    f"{agreed.what(runner.transport.name)} is not finite in round {going.number}"
+                )
         runner.check(rounds)
 
     def _merge(self, bucket: Bucket, members: list[Trained], before: Tensor) -> None:
