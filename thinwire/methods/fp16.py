@@ -5,7 +5,7 @@ Sends every gradient, 16 bits per element, every step; keeps no state.
     x = x - lr sum_i round16(g_i / n)
 
 round16 goes to the nearest fp16, which has no numbers above 65504 and none between 0 and 6e-8; bf16 has the range of
-float32 and 8 bits of precision.
+float32 and 8 bits of precision. A step in which a sum is not finite is skipped on all ranks.
 
 Reference: DDP's `fp16_compress_hook` in PyTorch does the same.
 
