@@ -13,6 +13,7 @@ from thinwire.engine import dropping
 from thinwire.engine.dropping import Dropping
 from thinwire.engine.liveness import Liveness, Peer, Place
 from thinwire.engine.reports import Names
+from thinwire.engine.settings import Settings
 from thinwire.engine.watch import Watch
 
 RING = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)]
@@ -78,3 +79,10 @@ def test_who_is_dropped_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropping.log, "warning", lambda text, *words: said.append(text % words))
     dropped(1, quorum=2)
     assert said == ["rank 10 has dropped rank 11, and goes on without it: Connection closed by peer"]
+
+
+def test_a_quorum_that_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="quorum=0: write how many ranks must be left to go on"):
+        Settings(drop_dead=True, quorum=0)
+    with pytest.raises(ValueError, match="write drop_dead=True, quorum=3"):
+        Settings(quorum=3)

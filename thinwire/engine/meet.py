@@ -50,6 +50,10 @@ def meet(
         raise ValueError(
             f"{method.id} looks at the steps of the optimizer; write tw.ddp_hook(method, model, optimizer)"
         )
+    if settings.quorum is not None and settings.quorum > dist.get_world_size(group):
+        raise ValueError(
+            f"quorum={settings.quorum} of {dist.get_world_size(group)} ranks can never be left; write a smaller one"
+        )
     served = method.exchange.served  # servers go on without a worker
     transport = ProcessTransport(
         group,
