@@ -19,22 +19,13 @@ import thinwire as tw
 from thinwire.core.method import Method
 
 UNEVEN, NONE_AT_ALL = (5, 2, 7), (0, 4, 3)
-SHORT = (
-    "late",
-    "forward",
-    "planned",
-    "cr-psgd",
-    "d-admm:every=2",
-    "streaming",
-    "adacomm",
-    "ad-psgd:topology=star",
-    "asgd",
-)
+SHORT = ("late", "forward", "cr-psgd", "d-admm:every=2", "streaming", "ad-psgd:topology=star", "asgd")
 LONG = (
-    *("qsgd:bits=4", "ef-signsgd", "powersgd", "adaptive:every=3", "lag", "marina", "dgc", "signum", "one-bit-adam"),
-    *("choco-sgd", "d-psgd", "sgp", "moniqua", "deepsqueeze", "edge-admm", "local-sgd:every=3", "slowmo:every=2"),
-    *("diloco:every=3", "overlap-local-sgd:every=2", "cocod-sgd:every=2", "easgd:every=2", "one-shot", "ssp", "r2sp"),
-    *("easgd-async", "dbpg:l1=0.001,kkt=0.0009", "consensus-admm:every=2", "async-diloco:every=2", "pipe-sgd"),
+    *("planned", "qsgd:bits=4", "ef-signsgd", "powersgd", "adaptive:every=3", "lag", "marina", "dgc", "signum"),
+    *("one-bit-adam", "choco-sgd", "d-psgd", "sgp", "moniqua", "deepsqueeze", "edge-admm", "local-sgd:every=3"),
+    *("slowmo:every=2", "diloco:every=3", "adacomm", "overlap-local-sgd:every=2", "cocod-sgd:every=2"),
+    *("easgd:every=2", "one-shot", "ssp", "r2sp", "easgd-async", "dbpg:l1=0.001,kkt=0.0009"),
+    *("consensus-admm:every=2", "async-diloco:every=2", "pipe-sgd"),
 )
 
 
