@@ -62,13 +62,10 @@ class Before(NamedTuple):
         return cls(chunk, chunk.lr, {name: tensor.clone() for name, tensor in chunk.state.items()})
 
     def kept_finite(self, x: Tensor, limit: float) -> bool:
-        """Whether the result `x` and the memory are finite; otherwise the memory is what it was."""
+        """Whether the result `x` and the memory of this rank are finite."""
         tops = [largest(tensor) for tensor in self.chunk.state.values() if tensor.is_floating_point()]
-        if all(math.isfinite(top) for top in (largest(x), *tops)):
-            self.chunk.heavy = any(top > limit for top in tops)
-            return True
-        self.restore()
-        return False
+        self.chunk.heavy = any(top > limit for top in tops)
+        return all(math.isfinite(top) for top in (largest(x), *tops))
 
     def restore(self) -> None:
         """As if there had been no exchange."""

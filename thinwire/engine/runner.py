@@ -329,7 +329,11 @@ class Runner:
                 raise FloatingPointError(f"the exchange in step {going.number} has made the model not finite")
             if before is not None:
                 going.before_it.append(before)
-                if not before.kept_finite(x, facts.limit):
+                lost = torch.tensor([not before.kept_finite(x, facts.limit)], dtype=torch.uint8)
+                if (
+                    await comm.all_reduce(lost, "max")
+                ).any():  # ranks decode the same result, and have memories of their own
+                    before.restore()
                     x.fill_(math.nan)
 
         return carry
