@@ -18,6 +18,7 @@ import json
 import secrets
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -84,7 +85,7 @@ class Liveness:
         self._token = secrets.token_hex(TOKEN)
         self._selector = selectors.DefaultSelector()
         self._alarm, self._woken = socket.socketpair()
-        self._asking = 0  # how many want to know
+        self._asking, self._counting = 0, threading.Lock()  # how many want to know
         self._once: set[int] = set()  # ranks that are asked once, whether somebody wants to know or not
         self._next: dict[int, float] = {}  # when a rank is asked again
         self._calls: dict[int, _Call] = {}  # questions under way, by rank
@@ -108,7 +109,8 @@ class Liveness:
 
     def ask(self, *, on: bool) -> None:
         """Ask all others again and again, until this has been called with `on=False` as often."""
-        self._asking += 1 if on else -1
+        with self._counting:
+            self._asking += 1 if on else -1
         self._wake()
 
     def away(self) -> dict[int, float]:
@@ -234,6 +236,8 @@ class Liveness:
             self._end(call)
             self._failed(call, problem)
             return
+        peer = self.peers[call.rank]
+        peer.refused = peer.unreachable = None  # its machine is there, whether the process answers or not
         call.answers, call.until = True, call.begun + SILENT
         self._selector.modify(call.line, selectors.EVENT_READ, call.connected)
         call.ready = self._heard
@@ -265,7 +269,6 @@ class Liveness:
             if call.answers and call.until <= now:
                 # Its machine is there, and breaks the connection if it is not: that is what `dial` asks for.
                 peer.silent = call.begun if peer.silent is None else peer.silent
-                peer.unreachable = peer.refused = None
                 call.until = now + AGAIN
                 if self._asking <= 0:
                     self._end(call)
