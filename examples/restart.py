@@ -15,11 +15,11 @@ from torch import nn
 
 import thinwire as tw
 
-STEPS, EVERY = 400, 50
+STEPS, EVERY = 2000, 100
 
 
 def main(path: Path) -> None:
-    """Take up the checkpoint at `path` if there is one, and save there after every 50 steps."""
+    """Take up the checkpoint at `path` if there is one, and save there after every 100 steps."""
     dist.init_process_group("gloo")
     rank, attempt = dist.get_rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     torch.manual_seed(0)
