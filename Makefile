@@ -42,7 +42,7 @@ test-fsdp: $(STAMP)
 # What takes too long for `make test`: more cases of each kind, more of Triton's interpreter, more steps.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --long -m long tests/test_*.py tests/codecs tests/compressors tests/exchange \
-		tests/kernels tests/methods tests/sim tests/distributed/test_nccl_rules.py tests/distributed/test_misuse.py \
+		tests/kernels tests/methods tests/sim tests/distributed/test_nccl_rules.py tests/distributed/test_misuse.py tests/distributed/test_partition.py \
 		tests/cli tests/lab tests/examples
 
 # The documentation site in build/site, with search and a reference from docstrings; nothing is fetched to build it.
