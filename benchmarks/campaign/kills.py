@@ -103,7 +103,7 @@ def judge(
         "victim": victim,
         "store": "launcher" if trial.launcher else "rank 0",
     }
-    by_torch = {rank for rank in endings if setting.front != "attach" and _by_torch(diaries[rank])}
+    by_torch = {rank for rank, end in endings.items() if setting.front != "attach" and _by_torch(diaries[rank], end)}
     lost = {victim} | by_torch
     verdicts = {rank: _verdict(trial, setting, struck, diaries[rank], end, lost) for rank, end in endings.items()}
     verdicts |= dict.fromkeys(by_torch, "by torch")
@@ -121,9 +121,11 @@ def counted(verdicts: dict[int, str], diaries: list[list[Row]], logs: list[str])
     return row
 
 
-def _by_torch(diary: list[Row]) -> bool:
-    """Whether a collective of DDP's or FSDP's own ended it, of which thinwire knows nothing."""
+def _by_torch(diary: list[Row], ending: Ending) -> bool:
+    """Whether a collective of DDP's or FSDP's own ended it, or keeps it for torch's own time-out, which is longer."""
     last = diary[-1] if diary else {}
+    if ending.status is None:
+        return last.get("phase") in ("ready", "forward", "backward")
     return last.get("ended") in ("RuntimeError", "DistBackendError") and "gloo" in last["text"]
 
 

@@ -79,21 +79,7 @@ def part(nursery: Nursery, trial: Parting) -> Row:
         folder, bridge = Path(place), f"{network.lab}-bridge"
         call("ip", "-n", bridge, "link", "add", "island", "type", "bridge")
         call("ip", "-n", bridge, "link", "set", "island", "up")
-        children = [
-            nursery.start(
-                "training.train",
-                folder / f"log{rank}",
-                network.namespace(rank),
-                folder=place,
-                rank=rank,
-                ranks=RANKS,
-                setting=asdict(setting),
-                address=network.address(0),
-                timeout=TIMEOUT,
-                steps=STEPS_LONG,
-            )
-            for rank in range(RANKS)
-        ]
+        children = _start(nursery, "training.train", place, network, setting, steps=STEPS_LONG)
         _until_training(folder)
         time.sleep(trial.delay)
         cut = time.monotonic()
@@ -123,6 +109,27 @@ def part(nursery: Nursery, trial: Parting) -> Row:
     return row | kills.counted(verdicts, diaries, logs) | {"seconds": round(seconds, 1)}
 
 
+def _start(
+    nursery: Nursery, work: str, place: str, network: Network, setting: training.Setting, **arguments: Any
+) -> list[int]:
+    """A rank on each host."""
+    return [
+        nursery.start(
+            work,
+            Path(place) / f"log{rank}",
+            network.namespace(rank),
+            folder=place,
+            rank=rank,
+            ranks=RANKS,
+            setting=asdict(setting),
+            address=network.address(0),
+            timeout=TIMEOUT,
+            **arguments,
+        )
+        for rank in range(RANKS)
+    ]
+
+
 def _until_training(folder: Path) -> None:
     """Wait until every rank that trains has begun; those that serve write nothing after `attach`."""
     until = time.monotonic() + 30.0
@@ -138,20 +145,7 @@ def attach_without_names(nursery: Nursery, trial: LateNames) -> Row:
     setting = SETTINGS[trial.name]
     with tempfile.TemporaryDirectory() as place, Network(RANKS, "1gbit") as network:
         folder = Path(place)
-        children = [
-            nursery.start(
-                "networks.train_without_names",
-                folder / f"log{rank}",
-                network.namespace(rank),
-                folder=place,
-                rank=rank,
-                ranks=RANKS,
-                setting=asdict(setting),
-                address=network.address(0),
-                timeout=TIMEOUT,
-            )
-            for rank in range(RANKS)
-        ]
+        children = _start(nursery, "networks.train_without_names", place, network, setting)
         began = time.monotonic()
         endings = nursery.wait(children, HUNG)
         diaries = [kills.read(folder / f"rank{rank}") for rank in range(RANKS)]

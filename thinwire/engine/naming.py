@@ -64,6 +64,18 @@ def raise_to(most: int) -> None:
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
+def _absent(store: dist.Store, keys: dict[int, str], timeout: float, error: RuntimeError) -> PeerError:
+    """Names the ranks whose key is not there, as far as the store still answers."""
+    try:
+        ranks = [rank for rank, key in keys.items() if not store.check([key])]
+    except RuntimeError:
+        ranks = []
+    missing = ", ".join(map(str, ranks)) or "some"
+    return PeerError(
+        f"of ranks {list(keys)}, these did not come within {timeout:.0f} s: {missing} ({error})", tuple(ranks)
+    )
+
+
 def level(ranks: Sequence[int], timeout: float) -> None:
     """Let these ranks have one number; all of them call it."""
     store = attempt_store()
@@ -75,5 +87,5 @@ def level(ranks: Sequence[int], timeout: float) -> None:
     try:
         store.wait(keys, timedelta(seconds=timeout))
     except RuntimeError as error:  # which those of the store are
-        raise PeerError(f"of ranks {list(who)}, some did not come within {timeout:.0f} s ({error})") from error
+        raise _absent(store, dict(zip(who, keys, strict=True)), timeout, error) from error
     raise_to(max(int(store.get(key)) for key in keys))

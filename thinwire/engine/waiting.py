@@ -121,6 +121,10 @@ class Waiting:
         first = min(map(_launched, behind.values()), default=0)
         return _busy(behind) or [rank for rank, status in behind.items() if _launched(status) == first]
 
+    def stopped(self) -> list[int]:
+        """The ranks that have answered and do so no more, though their process is there."""
+        return [rank for rank, peer in self._liveness.peers.items() if peer.met and peer.silent is not None]
+
     def describe(self, ranks: Sequence[int]) -> str:
         """What each of these ranks is doing, as far as is known."""
         peers = self._liveness.peers

@@ -81,6 +81,7 @@ class Watch:
         self.liveness: Liveness | None = None
         self.waiting: Waiting | None = None
         self._timeout = 0.0
+        self._silent = False  # whether the store did not answer the last time
         self.alarmed = threading.Event()
         self.beating = True  # while ranks meet, each shows that it is alive
         self.launched: Callable[[], int] = int  # pieces of work so far
@@ -121,8 +122,10 @@ class Watch:
     def ask(self, call: Callable[[dist.Store], T]) -> T:
         """The answer of the store; StoreError if none comes in time."""
         future = self.submit(call)
-        if not wait([future], PATIENCE).done:
+        if not wait([future], AT_ONCE if self._silent else PATIENCE).done:
+            self._silent = True  # once is enough to wait for
             raise StoreError(f"{STORE} has not answered for {PATIENCE:g} s")
+        self._silent = False
         return answer(future)
 
     def submit(self, call: Callable[[dist.Store], T]) -> Future[T]:
@@ -141,6 +144,7 @@ class Watch:
             try:
                 number = self.ask(lambda store: int(store.add("alarm", 1)))
                 self.write(f"cause/{number}", json.dumps(report))
+                self.write(f"here/{self.rank}", "1")  # the script may end before the next look at the store
             except StoreError:
                 pass  # the verdict says so
         found = self.verdict(error)
@@ -258,6 +262,10 @@ class Watch:
         away = {} if self.liveness is None else self.liveness.away()
         if away:
             return unreachable(self.names, away)
+        stopped = [] if self.waiting is None else self.waiting.stopped()
+        if stopped and self.waiting is not None:
+            verb = "has" if len(stopped) == 1 else "have"
+            return self.names.error(stopped, f"{verb} stopped answering: {self.waiting.describe(stopped)}; {silent}")
         peers = cause.peers if isinstance(cause, EdgeError) else ()
         if peers:
             text = f"rank {peers[0]} of {self.names.world} has stopped answering"
