@@ -20,6 +20,7 @@ from thinwire.lab import (
     checksum_table,
     congestion_table,
     drawings,
+    faults_table,
     language_table,
     overlap_table,
     plan_table,
@@ -51,7 +52,9 @@ RATES = {"100mbit": "step at 100 Mbit/s", "1gbit": "step at 1 Gbit/s", "10gbit":
 SPELLED = {"ecq-sgd": "ecq-sgd:exchange=scatter-gather,code=rans"}  # rows of step-hosts are older than this default
 
 
-def _quantisers(rows: Rows) -> str:
+def quantisers(data: Path) -> str:
+    """All quantisers on the recorded gradient."""
+    rows = load(data / "compress.csv")
     body = [
         [
             f"`{r['method']}`",
@@ -64,11 +67,6 @@ def _quantisers(rows: Rows) -> str:
     ]
     head = ["compressor", "bits per element", "smaller by", "squared error / squared norm", "unbiased"]
     return table(head, body) + where(rows[0], "thinwire bench compress")
-
-
-def quantisers(data: Path) -> str:
-    """All quantisers on the recorded gradient."""
-    return _quantisers(load(data / "compress.csv"))
 
 
 def training(data: Path) -> str:
@@ -353,6 +351,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     **adaptive_table.TABLES,
     **bench_simulate_table.TABLES,
     **checksum_table.TABLES,
+    **faults_table.TABLES,
     "race": lambda data: race_table.page(data / "race.csv"),
     "race-16": lambda data: race_table.page(data / "race-16.csv"),
     "language": lambda data: language_table.page(data / "language.csv"),
