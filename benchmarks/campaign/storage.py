@@ -36,7 +36,7 @@ EACH = 250  # damages of one trial
 HUNG = 240.0  # seconds that a trial may take
 SAVES = 40  # of a child that is not killed
 STATES = ("ecq-sgd", "powersgd", "topk", "one-bit-adam", "diloco", "streaming-diloco", "sparse-loco", "choco-sgd")
-BAD = ("torn", "one_rank_only", "changed", "not_sound")
+BAD = ("torn", "one_rank_only", "changed")
 
 
 def saves(kind: str, count: int, seed: int) -> Iterator[partial[Row]]:
@@ -147,7 +147,6 @@ def load_damaged(folder: str, rank: int, setting: dict[str, Any], seed: str) -> 
                 outcome = "refused"
             except Exception as error:
                 outcome = f"other_error {type(error).__name__}: {error}"
-            outcomes: list[Any] = [None, None]
             mine = torch.zeros(200, dtype=torch.uint8)
             text = outcome.encode()[:200]
             mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)

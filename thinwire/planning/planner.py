@@ -126,7 +126,8 @@ def outlook_of(profile: Profile, setting: Setting, methods: Sequence[Method]) ->
         profile.say(f"{method.id}{_progress(number, len(methods), time.monotonic() - began)}")
         ours.append(profile.contestant(method, setting.hosts))
         profile.say(f"{method.id} {FORECAST} {1e3 * setting.seconds(ours[-1]):,.1f} ms a step")
-    return _doubted(outlook(setting, [*rivals, *ours]), profile, setting, [*rivals, *ours])
+    contestants = [*rivals, *ours]
+    return _doubted(outlook(setting, contestants), profile, setting, contestants)
 
 
 def _progress(done: int, total: int, seconds: float) -> str:
